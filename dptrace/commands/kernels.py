@@ -79,7 +79,7 @@ def command(
 
     A kernel belongs to the operator and module that launched it; in backward, to those of the forward operator. Rows
     add up to the time of all intervals exactly; on a CPU they are operators, each without the operators inside it.
-    FLOPs need shapes, which `dptrace record --shapes` records.
+    FLOPs need shapes, which `dptrace record` records unless --light or --no-shapes leaves them out.
 
     Findings say what makes compute slower than it could be, what a step would gain without it, and what to do about it.
     --by source adds up the kernels of torch.compile by the lines of the model that they compute. --by host lists the

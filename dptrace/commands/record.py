@@ -28,7 +28,7 @@ from dptrace.record.options.catalog import (
     check_model,
     default_model,
 )
-from dptrace.record.options.command_line import Program, check_program, parse_program
+from dptrace.record.options.command_line import STANDARD_INPUT, Program, check_program, parse_program
 from dptrace.record.options.modes import FAMILIES, MODELS, MODES, complete_mode, trainer
 from dptrace.record.options.validation import check_ranks, check_training
 from dptrace.record.processes import Signals, catch_signals
@@ -364,7 +364,9 @@ def _start_launcher(program: Program, options: dict[str, Any]) -> NoReturn:
                 f"{parameter.opts[0]} is for a script that dptrace starts itself: dptrace record {parameter.opts[0]} … "
                 f"{shlex.join(program.words)}. Here, the launcher starts the ranks, and each records itself."
             )
-        words += [parameter.opts[0], *([] if options[name] is True else [str(options[name])])]
+        value = options[name]
+        words += parameter.secondary_opts[:1] if value is False else parameter.opts[:1]
+        words += [] if isinstance(value, bool) else [str(value)]
     check_program(program)
     RunFolder(_out(None, program, options)).check(options["force"])
     line = [*program.launcher, *words, *program.words]
@@ -484,6 +486,8 @@ def _job(mode: str | None, gpus: int | None, program: Program | None, options: d
     from dptrace.record.launch.torchrun import Launch
 
     processes = _processes(mode, gpus, program, options["quiet"])
+    if program is not None and program.target == STANDARD_INPUT and processes > 1:
+        raise UsageError("A script on standard input is one process. Save it to a file to record several.")
     if mode is not None:
         _check_ranks(mode, options, processes)
     if program is None:

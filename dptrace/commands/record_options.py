@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from dptrace.commands.shared.numbers import NumberType, Whole
+from dptrace.commands.shared.options import Toggle
 from dptrace.errors import UsageError
 from dptrace.record.launch.monitor import request_window
 from dptrace.record.options.catalog import TrainerOptions
 from dptrace.record.run_folder import RunFolder
 
-_TIMEOUT_S = 1800
 _SECONDS = 1e9
 
 _OPTIONS = (
@@ -41,16 +41,19 @@ _OPTIONS = (
         help="Record with the script's own torch.profiler: its first trace becomes the run.",
     ),
     click.option("--light", is_flag=True, help="Record kernels and communication only: no operators, no shapes."),
-    click.option("--shapes", is_flag=True, help="Record shapes on GPUs, too, for the FLOPs in dptrace kernels."),
+    click.option(
+        "--shapes/--no-shapes",
+        default=None,
+        cls=Toggle,
+        help="Record the shapes of operators on GPUs, for FLOPs. [default: yes, but with --light]",
+    ),
     click.option("--memory", is_flag=True, help="Also record each allocation and free, for dptrace analyze --memory."),
     click.option("--modules", is_flag=True, help="Mark each module's forward, so that dptrace kernels shows layers."),
     click.option(
         "--timeout",
         type=NumberType(0, _SECONDS),
-        default=_TIMEOUT_S,
-        show_default=True,
         metavar="S",
-        help="End a job in which a rank makes no step for S seconds; 0 sets no limit.",
+        help="End a job in which a rank makes no step for S seconds. [with --mode: 1800]",
     ),
 )
 
@@ -111,10 +114,11 @@ def check_windows(mode: str | None, options: dict[str, Any]) -> None:
 def window_settings(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``Launch`` that the options stand for."""
     asked = {name: options[name] for name in ("steps", "warmup", "wait", "light", "memory", "modules", "shapes")}
+    asked["shapes"] = asked["shapes"] is not False
     return {
         "schedule": asked | {"duration_s": options["duration"], "every": options["every"] or 0},
         **{name: options[name] for name in ("repeat", "stop", "trigger", "use_script_profiler")},
-        "timeout_s": options["timeout"] or None,
+        "timeout_s": options["timeout"],
     }
 
 

@@ -34,7 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", metavar="RUN", help="folder of the run [default: runs/SCRIPT]")
     parser.add_argument("--force", action="store_true", help="replace an existing run")
     parser.add_argument("--light", action="store_true", help="record kernels and communication only")
-    parser.add_argument("--shapes", action="store_true", help="record shapes on GPUs, too")
+    shapes = "leave the shapes of operators out on GPUs, for less overhead"
+    parser.add_argument("--no-shapes", dest="shapes", action="store_false", help=shapes)
+    parser.add_argument("--shapes", action="store_true", help=argparse.SUPPRESS)  # the default
     parser.add_argument("--memory", action="store_true", help="also record each allocation and free")
     parser.add_argument("--modules", action="store_true", help="mark each module's forward")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only errors, and what the script prints")
@@ -50,8 +52,8 @@ def main() -> None:
     ranks = [word for word in words[:1] if word.startswith(_LOCAL_RANK)]
     parser = _parser()
     given = parser.parse_args(words[len(ranks) :])
-    if given.light and (given.modules or given.shapes):
-        parser.error("--light leaves out the operators that --modules and --shapes need; choose one")
+    if given.light and given.modules:
+        parser.error("--light leaves out the operators that --modules needs; choose one")
     if given.duration is not None and (given.steps is not None or not 0 < given.duration < float("inf")):
         parser.error("--duration is a number of seconds above 0, instead of --steps")
     steps = 10 if given.steps is None else given.steps

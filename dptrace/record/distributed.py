@@ -312,6 +312,11 @@ class RankStore:
         if self.size > 1 and not apart:
             self._store = _store()
 
+    @property
+    def is_in_group(self) -> bool:
+        """Whether a rank's process group hosts the store, which ends with it, and no agent of torchrun."""
+        return self._store is not None and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
     def barrier(self, barrier_name: str, timeout: timedelta) -> bool:
         """Wait for all ranks; return whether they arrived in time."""
         if self._store is None:

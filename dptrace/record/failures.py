@@ -8,6 +8,7 @@ import linecache
 import os
 import re
 import signal
+import sys
 import sysconfig
 import threading
 import time
@@ -17,18 +18,28 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, TextIO
 
-from dptrace.core.units import duration, plural, ranks_text, sanitize
+from dptrace.core.units import duration, ranks_text, sanitize
 from dptrace.record.messages import TERMINATED, LauncherSettings, read_messages, write_json
 from dptrace.record.messages import rank as own_rank
+from dptrace.record.safety import harmless
 
 # Explain in one sentence why a script died, for errors that many scripts meet.
 
 
 _CUDA_ADVICE = (
-    "this script asks for CUDA; there is none here. Run it on a machine with a GPU, or let it choose the CPU (device "
+    "this needs CUDA, and there is none here. Run it on a machine with a GPU, or let it choose the CPU (device "
     '"cpu", backend "gloo")'
 )
+_ON_PYPI = """
+accelerate bitsandbytes datasets deepspeed diffusers einops evaluate gymnasium jax keras lightning matplotlib mlflow
+nltk numpy omegaconf pandas peft requests safetensors schedulefree scipy sentencepiece tensorboard timm tokenizers torch
+torchaudio torchdata torchmetrics torchtune torchvision tqdm transformers triton trl wandb xformers
+"""
 _PIP_NAMES = {
+    **{name: name for name in _ON_PYPI.split()},
+    "hydra": "hydra-core",
+    "ignite": "pytorch-ignite",
+    "stable_baselines3": "stable-baselines3",
     "PIL": "pillow",
     "cv2": "opencv-python",
     "google.protobuf": "protobuf",
@@ -42,8 +53,12 @@ _PIP_NAMES = {
 def _missing_module(match: re.Match[str]) -> str:
     module = match["name"]
     top = module.partition(".")[0]
-    package = _PIP_NAMES.get(module) or _PIP_NAMES.get(top, top)
-    return f"the script imports {module}, which is not installed here: pip install {package}"
+    if package := _PIP_NAMES.get(module) or _PIP_NAMES.get(top):
+        return f"the script imports {module}, which is not installed here: pip install {package}"
+    return (
+        f"Python finds no module {module}: neither beside the script, nor among the installed packages of "
+        f"{sys.executable}. Start it in the folder where it runs without dptrace, or install what it belongs to"
+    )
 
 
 def _missing_file(match: re.Match[str]) -> str:
@@ -183,14 +198,13 @@ def _blame_who_left(folder: Path, failure: Failure, messages: Sequence[dict[str,
         return failure
     left = {}
     for path in folder.glob("rank*.steps"):
-        rank, (done, _, recorded, *_) = int(path.stem.removeprefix("rank")), map(int, path.read_text().split())
+        rank, recorded = int(path.stem.removeprefix("rank")), int(path.read_text().split()[2])
         ended_ns = path.stat().st_mtime_ns
         if recorded < 0 and rank not in failed and ended_ns < failed[failure.rank]:
-            left[ended_ns] = rank, done
+            left[ended_ns] = rank
     if not left:
         return failure
-    first, done = left[min(left)]
-    text = f"rank {first} ended without an error first, after {plural(done, 'step')}; rank {failure.rank} then failed"
+    text = f"rank {left[min(left)]} ended without an error first; rank {failure.rank} then failed"
     return Failure(None, f"{text}: {failure.message}", failure.exit_code)
 
 
@@ -321,6 +335,7 @@ def install(folder: Path, number: int) -> bool:
     return True
 
 
+@harmless("answering the launcher")
 def _answer(folder: Path, number: int) -> None:
     """Write this rank's latest collectives each time that the launcher asks."""
     answered = 0

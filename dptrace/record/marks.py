@@ -21,6 +21,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
+from dptrace.record.safety import harmless, replace
+
 MODULE = "dptrace::module "
 """Start of the marks; dptrace.timeline and dptrace.analysis.kernels read them."""
 _WRAPPING = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -84,6 +86,7 @@ class ModuleMarks:
         reference, label = self._labels.get(id(module), (None, None))
         return label if reference is not None and reference() is module else None
 
+    @harmless("marking modules")
     def _before(self, module: nn.Module, arguments: Any) -> None:
         # Without a profiler that records, a mark is only a cost; it begins and ends between steps.
         if torch.compiler.is_compiling() or not torch.autograd.profiler._is_profiler_enabled:
@@ -96,6 +99,7 @@ class ModuleMarks:
         mark.__enter__()
         self._calls().append((id(module), mark))
 
+    @harmless("marking modules")
     def _after(self, module: nn.Module, arguments: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
             return
@@ -138,7 +142,7 @@ class EvaluationMarks:
     """Marks the calls of modules that a script evaluates, between :meth:`start` and :meth:`stop`."""
 
     def __init__(self) -> None:
-        self._original_eval: Any = None
+        self._undo: Callable[[], None] | None = None
         self._evaluated: weakref.ref[nn.Module] | None = None
         """The module that the script has put into eval mode last."""
         self._handles: list[Any] = []
@@ -147,28 +151,29 @@ class EvaluationMarks:
 
     def start(self) -> None:
         """Follow the script's calls of ``eval()``."""
-        if self._original_eval is not None:
+        if self._undo is not None:
             return
-        self._original_eval = original = nn.Module.eval
-        marks = self
+        original, marks = nn.Module.eval, self
 
+        @functools.wraps(original)
         def evaluate(self: nn.Module) -> nn.Module:
-            # Without a profiler that records, a mark is only a cost; recording begins and ends between evaluations.
-            if torch.autograd.profiler._is_profiler_enabled and _trains(self):
-                marks._begin(self)
+            marks._begin(self)
             return original(self)
 
-        evaluate.__doc__ = original.__doc__
-        nn.Module.eval = evaluate  # type: ignore[method-assign,assignment]
+        self._undo = replace((nn.Module,), "eval", evaluate)
 
     def stop(self) -> None:
         """Follow them no longer."""
-        if self._original_eval is not None:
-            nn.Module.eval = self._original_eval  # type: ignore[method-assign]
-            self._original_eval = None
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
         self._remove_hooks()
 
+    @harmless("marking evaluation")
     def _begin(self, module: nn.Module) -> None:
+        # Without a profiler that records, a mark is only a cost; recording begins and ends between evaluations.
+        if not torch.autograd.profiler._is_profiler_enabled or not _trains(module):
+            return
         self._evaluated = weakref.ref(module)
         if not self._handles:
             self._handles = [
@@ -181,6 +186,7 @@ class EvaluationMarks:
             handle.remove()
         self._handles = []
 
+    @harmless("marking evaluation")
     def _before_call(self, module: nn.Module, arguments: Any) -> None:
         if torch.compiler.is_compiling() or self._call is not None:
             return
@@ -192,6 +198,7 @@ class EvaluationMarks:
             self._call = weakref.ref(module), threading.get_ident(), mark
             mark.__enter__()
 
+    @harmless("marking evaluation")
     def _after_call(self, module: nn.Module, arguments: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or self._call is None:
             return

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from dptrace.core.files import replacing
+from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.record.processes import is_running
+from dptrace.record.safety import say
 
 _ENV_VARIABLE = "DPTRACE_RECORDING"
 _OWN_ENV = "DPTRACE_OPTIONS"
@@ -63,8 +65,8 @@ class LauncherSettings:
     """Whether to record each allocation and free."""
     modules: bool = False
     """Whether to mark the forward of each module."""
-    shapes: bool = False
-    """Whether to record the shapes of operators on a GPU, too, where message sizes do not need them."""
+    shapes: bool = True
+    """Whether to record the shapes of operators also where message sizes do not need them."""
     use_script_profiler: bool = False
     """Whether the traces of the script's own profiler are the recording."""
     script: bool = False
@@ -104,13 +106,13 @@ class LauncherSettings:
 
     @classmethod
     def or_default(cls, memory: bool, modules: bool, shapes: bool) -> LauncherSettings:
-        """Return this process's settings, or the defaults; what the script asks for is recorded too."""
+        """Return this process's settings, or the defaults; of the script's own, what differs from the default wins."""
         settings = cls.from_environment() or cls.own() or cls("", "")
         return replace(
             settings,
             memory=settings.memory or memory,
             modules=settings.modules or modules,
-            shapes=settings.shapes or shapes,
+            shapes=settings.shapes and shapes,
         )
 
 
@@ -282,7 +284,7 @@ def report_failure(error: BaseException, of_recorder: bool = False) -> None:
     """
     if LauncherSettings.from_environment() is None:
         if of_recorder and LauncherSettings.own() is not None:
-            print(f"dptrace: {error_text(error)}", file=sys.stderr)
+            say(f"dptrace: {error_text(error)}")
         return
     _write_failure(rank(), error_text(error), exit_code(error), isinstance(error, DptraceError), of_recorder)
 
@@ -303,18 +305,27 @@ def _write_failure(number: int, text: str, exit_code: int, advice: bool = False,
             write_json(path, message | {"exit_code": exit_code, "attempt": attempt, "of_recorder": of_recorder})
 
 
-def no_steps_message(program: str) -> str:
-    """Return the message that there was no step to record."""
+NOTHING_RECORDED = "Nothing was recorded: "
+"""Starts the message about a training that went well and had nothing, or not enough, to record."""
+
+
+def no_steps_message(program: str, passes: int = 0) -> str:
+    """Return the message that there was no step to record.
+
+    Args:
+        passes: backward passes of the program, in which no optimizer of torch stepped.
+    """
+    made = f"{plural(passes, 'backward pass', 'backward passes')}, and no optimizer stepped" if passes else "no step"
     return (
-        f"{program} made no optimizer step, so there was no step to record. Steps are counted from "
-        "torch.optim optimizers; in a loop without one, call dptrace.record.step() at the end of each pass."
+        f"{NOTHING_RECORDED}{program} made {made}. Steps are those of an optimizer of torch.optim, or backward passes "
+        "in a loop without any; in another loop, call dptrace.record.step() at the end of each pass."
     )
 
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code of a process that ends by this exception; negative if it ends by a signal."""
     if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
+        return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):
         return -signal.SIGINT
     return error.exit_code if isinstance(error, DptraceError) else 1
@@ -324,4 +335,4 @@ def error_text(error: BaseException) -> str:
     """Return the text of an error: dptrace's own errors as they are, others with their class."""
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
         return "ended by SIGTERM" if error.code == TERMINATED else f"exit code {error.code}"
-    return str(error) if isinstance(error, DptraceError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, DptraceError) else f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -24,6 +24,7 @@ from dptrace.record import messages
 from dptrace.record.distributed import RankStore
 from dptrace.record.failures import is_consequence
 from dptrace.record.run_folder import RunFolder, add_overhead, launch_metadata, trace_name, write_manifest
+from dptrace.record.safety import say
 from dptrace.record.windows import Request, WindowRequests
 
 _LONGEST_WRITE = timedelta(hours=2)
@@ -51,7 +52,7 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
         stem = Path(sys.argv[0]).stem or "python"
         return StandaloneOutput(Path(out) if out is not None else Path("runs", stem), force, rank_store)
     if out is not None and rank_store.rank == 0:
-        print(f"dptrace record keeps this recording in {settings.display_path}, not in {out}.", file=sys.stderr)
+        say(f"dptrace record keeps this recording in {settings.display_path}, not in {out}.")
     return LauncherOutput(settings, rank_store)
 
 
@@ -113,6 +114,7 @@ class LauncherOutput:
         self.log: Path | None = self.folder / f"rank{rank_store.rank}.profiler"
         """What torch prints when the profiler starts and stops."""
         self._requests = WindowRequests(self.folder, rank_store) if settings.script else None
+        self._on_demand = settings.on_demand
         self._heartbeat: int | None = None
         self.writing = messages.Writing(self.folder, rank_store.rank)
 
@@ -149,6 +151,10 @@ class LauncherOutput:
         """Return the windows that the launcher asks for, if it does."""
         return None if self._requests is None else self._requests.poll(step)
 
+    def expects_requests(self, overhead_known: bool) -> bool:
+        """Return whether the launcher may still ask for windows: on demand, or to measure the overhead."""
+        return self._requests is not None and (self._on_demand or not overhead_known)
+
     def finish_asked(self) -> bool:
         """Return whether the launcher asks to end the window after this step."""
         return os.path.exists(messages.finish_path(self.folder))
@@ -171,17 +177,16 @@ class LauncherOutput:
         with suppress(OSError):
             messages.write_json(self.folder / f"rank{self.rank_store.rank}.overhead.json", overhead)
 
-    def report_error(self, message: str, too_short: bool = False) -> None:
+    def report_error(self, message: str, too_short: bool = False, told: bool = False) -> None:
         """Pass the message to the launcher, and print what it may not learn because the disk is full.
 
         Args:
-            too_short: whether the training was, so that nothing has gone wrong.
+            too_short: whether the training was; the launcher says so when it has ended.
+            told: whether it was printed already.
         """
-        if not too_short:
-            with suppress(OSError):
-                where = f"dptrace: rank {self.rank_store.rank}"
-                print(f"{where}: the recording has ended, the training goes on: {message}", file=sys.stderr, flush=True)
-        messages.report_failure(RecordingError(message), of_recorder=not too_short)
+        if not (too_short or told):
+            say(f"dptrace: rank {self.rank_store.rank}: the recording has ended, the training goes on: {message}")
+        messages.report_failure(RecordingError(message), of_recorder=True)
 
     def fail(self, error: BaseException) -> None:
         """Report to the launcher that training has failed on this rank."""
@@ -239,6 +244,10 @@ class StandaloneOutput:
         """Return None: no launcher asks for windows."""
         return None
 
+    def expects_requests(self, overhead_known: bool) -> bool:
+        """Return False, for the same reason."""
+        return False
+
     def finish_asked(self) -> bool:
         """Return False: no launcher asks to end a window."""
         return False
@@ -268,9 +277,10 @@ class StandaloneOutput:
         self._overhead = overhead
         self.rank_store.publish(f"overhead/{self.rank_store.rank}", json.dumps(overhead))
 
-    def report_error(self, message: str, too_short: bool = False) -> None:
+    def report_error(self, message: str, too_short: bool = False, told: bool = False) -> None:
         """Print the message; a failed recording must not end the training."""
-        print(f"dptrace: rank {self.rank_store.rank}: {message}", file=sys.stderr)
+        if not told:
+            say(f"dptrace: rank {self.rank_store.rank}: {message}")
 
     def fail(self, error: BaseException) -> None:
         """Notify the other ranks that this one has failed, so that the run does not count as complete."""
@@ -334,9 +344,9 @@ class StandaloneOutput:
             self._complete = path = self._run.complete(self.folder)
             own = messages.LauncherSettings.own()
             if own is None or not own.quiet:
-                print(f"Wrote {path}. Next: dptrace analyze {path}", file=sys.stderr)
+                say(f"Wrote {path}. Next: dptrace analyze {path}")
         else:
-            print(f"Kept the incomplete recording in {self._run.keep_failed(self.folder)}.", file=sys.stderr)
+            say(f"Kept the incomplete recording in {self._run.keep_failed(self.folder)}.")
         self._run.discard()
 
     def _add_overhead(self, run: Path) -> None:

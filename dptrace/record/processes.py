@@ -15,12 +15,16 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
+from dptrace.record.safety import harmless
+
 # Processes that end with their parent, however it ends, and the descendants of a process.
 
 
 LAUNCHER_PID_ENV, AGENT_PID_ENV = "DPTRACE_LAUNCHER", "DPTRACE_AGENT"
 """Environment variables that hold the process id of the launcher, for its agent, and of the agent, for its ranks."""
 
+INTERRUPT_IGNORED = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+"""Whether this process was started so, as a shell starts ``command &`` in a script."""
 _PR_SET_PDEATHSIG = 1
 _LOOK_S, _GRACE_S = 1.0, 5.0
 """How often a process looks whether its parent lives, and how long it may take to end by itself then."""
@@ -79,6 +83,7 @@ def tie_to_parent(parent: str | None, busy: Callable[[], bool]) -> None:
     end_with_parent(signal.SIGTERM, parent)
     before = os.getppid()
 
+    @harmless("watching the launcher")
     def watch() -> None:
         while os.getppid() == before:
             time.sleep(_LOOK_S)
@@ -192,7 +197,10 @@ _caught: Signals | None = None
 
 @contextmanager
 def catch_signals() -> Iterator[Signals]:
-    """Take note of SIGINT, SIGTERM and SIGHUP in the block; a block inside another one shares what it has noted."""
+    """Take note of SIGINT, SIGTERM and SIGHUP in the block; a block inside another one shares what it has noted.
+
+    A signal that is ignored stays so: SIGHUP under nohup, SIGINT of a command in a script's background.
+    """
     global _caught
     if _caught is not None or threading.current_thread() is not threading.main_thread():
         yield _caught or Signals()
@@ -203,6 +211,7 @@ def catch_signals() -> Iterator[Signals]:
         caught.numbers.append(number)
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield caught

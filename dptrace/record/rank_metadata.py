@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import platform
 import resource
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -18,12 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils import _python_dispatch
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from dptrace.record import messages
-from dptrace.record import script_profiler as profiler_guard
 from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import RankStore, device_name, device_uuid, versions
 from dptrace.record.profiler import Stopwatch
@@ -50,12 +45,12 @@ class MemoryTracker:
         self._held: dict[str, int] = {}
         self._peaks: Any = None
         """torch's module of the device, once it tracks the peak."""
+        self._counts = False
         self._seen: dict[str, dict[int, int]] = defaultdict(dict)
 
     def start(self) -> None:
         """Start counting."""
-        global _active
-        _active = self
+        self._counts = True
 
     def end_step(self) -> None:
         """Keep the counts of this step, in which several optimizers may have stepped."""
@@ -75,14 +70,20 @@ class MemoryTracker:
 
     def stop(self) -> None:
         """Stop counting and release the model."""
-        global _active
-        if _active is self:
-            _active = None
+        self._counts = False
         self.model = None
         self._seen.clear()
 
     def count(self, optimizer: Optimizer) -> None:
         """Count the parameters, gradients and state of an optimizer that has stepped, and the model's parameters."""
+        if not self._counts:
+            return
+        try:
+            self._count(optimizer)
+        except Exception:
+            self.stop()  # tensors without storage, for example: nothing is counted then
+
+    def _count(self, optimizer: Optimizer) -> None:
         updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         parameters = [*(self.model.parameters() if self.model is not None else ()), *updated]
         self._add("parameters", parameters)
@@ -110,162 +111,6 @@ class MemoryTracker:
         return result
 
 
-_active: MemoryTracker | None = None
-
-
-def _on_optimizer_step(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-    if _active is None:
-        return
-    try:
-        _active.count(optimizer)
-    except Exception:
-        # For example tensors without storage: nothing is counted then, and training continues.
-        _active.stop()
-
-
-# Here and not when a recording begins: that may be inside such a hook, where torch allows no new one.
-register_optimizer_step_post_hook(_on_optimizer_step)
-
-
-# Count the FLOPs of one step of a training, as torch.utils.flop_counter does, before anything is timed or recorded.
-
-
-_DTYPES = {
-    torch.float64: "fp64",
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.int8: "int8",
-}
-
-
-class FlopCounter(_python_dispatch.TorchDispatchMode):
-    """Counts the FLOPs of what runs under it, in forward and backward; torch's own counter also hooks every module.
-
-    It looks below subclasses of tensors, so that DTensor's operators count with this rank's shards.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_dtype: Counter[str] = Counter()
-        """All FLOPs, by the type of the factors."""
-        self.by_operator: Counter[str] = Counter()
-        self.repeated = 0
-        """Those of them that repeat what was computed before: activation checkpointing, and Q·Kᵀ in the backward of
-        fused attention."""
-
-    @property
-    def total(self) -> int:
-        """All FLOPs."""
-        return self.by_operator.total()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call an operator, and count it."""
-        if any(kind is not torch.Tensor for kind in types):
-            return NotImplemented  # the subclass calls operators on plain tensors, which come here again
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        flops, again = _flops_of(func, args, kwargs, result)
-        if flops:
-            self._add(func, args, flops, again)
-        return result
-
-    def _add(self, func: Any, args: Any, flops: int, again: int) -> None:
-        dtype = next((arg.dtype for arg in args if isinstance(arg, torch.Tensor)), torch.float32)
-        self.by_dtype[_DTYPES.get(dtype, "fp8" if dtype.itemsize == 1 else str(dtype).removeprefix("torch."))] += flops
-        self.by_operator[func._overloadpacket._qualified_op_name] += flops
-        # The backward of an operator runs without grad mode; checkpointing runs forward again with it.
-        in_backward = torch._C._current_graph_task_id() >= 0
-        self.repeated += flops if in_backward and torch.is_grad_enabled() else again
-
-
-def _flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> tuple[int, int]:
-    """Return the FLOPs of a call, and how many of them repeat earlier ones."""
-    packet = func._overloadpacket
-    if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:  # torch does not count it
-        return sdpa_flop_count(*(arg.shape for arg in args[:3])), 0
-    if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
-        return sdpa_backward_flop_count(*(arg.shape for arg in args[:4])), _scores(args)
-    formula = flop_registry.get(packet)
-    if formula is None:
-        return 0, 0
-    fused = packet._qualified_op_name.endswith("attention_backward")
-    return int(formula(*args, **kwargs, out_val=result)), _scores(args) if fused else 0
-
-
-def _scores(args: Any) -> int:
-    """Return the FLOPs of Q·Kᵀ; (grad, query, key, ...), each [batch, heads, length, d]."""
-    query, key = args[1].shape, args[2].shape
-    return 2 * math.prod(query) * int(key[-2]) if len(query) == 4 else 0
-
-
-class StepFlops:
-    """The FLOPs of the second step of a process, which is a warm-up in every schedule.
-
-    The first step may compile the model, which a dispatch mode prevents. Where one was compiled, nothing is counted:
-    its operators are hidden in kernels.
-    """
-
-    def __init__(self) -> None:
-        self._counter: FlopCounter | None = None
-        self._steps = 0
-        self._result: dict[str, Any] | None = None
-        self._guard = profiler_guard.install()
-
-    def begin_step(self, counts: bool) -> None:
-        """Begin a step; *counts* says whether it may be slowed down."""
-        self._steps += 1
-        # The script may look at operators itself, with a profiler or a mode.
-        watched = self._guard.foreign_open or _python_dispatch._get_current_dispatch_mode_stack()
-        if self._steps == 2 and counts and not watched and not _compiled():
-            self._counter = FlopCounter()
-            self._counter.__enter__()
-            self._guard.on_foreign_open = self.cancel
-
-    def cancel(self) -> None:
-        """Count no more, as where a profiler starts: under a mode, it would record each operator twice."""
-        if self._counter is not None:
-            _remove(self._counter)
-            self._counter = self._guard.on_foreign_open = None
-
-    def end_step(self) -> None:
-        """End the step, or the training within it."""
-        counter = self._counter
-        self.cancel()
-        if counter is not None and counter.total:
-            self._result = {
-                "hardware": counter.total,
-                "model": counter.total - counter.repeated,
-                "dtype": counter.by_dtype.most_common(1)[0][0],
-            }
-
-    def to_dict(self) -> dict[str, Any] | None:
-        """Return what was counted, for run.json; None without any."""
-        return self._result
-
-
-def _compiled() -> bool:
-    """Return whether torch.compile has compiled anything."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["frames"])
-
-
-def _remove(mode: FlopCounter) -> None:
-    """Take a mode out of the stack; also from below one that the script has entered since."""
-    if _python_dispatch._get_current_dispatch_mode() is mode:
-        mode.__exit__(None, None, None)
-        return
-    above = []
-    with suppress(Exception):
-        while (top := _python_dispatch._get_current_dispatch_mode()) is not None:
-            _python_dispatch._pop_mode()
-            if top is mode:
-                break
-            above.append(top)
-    for other in reversed(above):
-        _python_dispatch._push_mode(other)
-
-
 ADDED = ("coordinates", "pipeline", "experts")
 """What a trainer can add to its rank's entry: where it stands in a mesh, its part of a pipeline, its experts."""
 
@@ -277,7 +122,6 @@ class RankFacts(Protocol):
     device: torch.device
     stopwatch: Stopwatch
     memory: MemoryTracker
-    flops: StepFlops
     losses: list[torch.Tensor]
     model: nn.Module | None
     parameters: int | None
@@ -304,7 +148,6 @@ def describe(
         "overhead_windows": timing["overhead_windows"],
         "losses": _read_or_default("The losses", lambda: losses_as_floats(recording.losses), [], notes),
         "memory": _read_or_default("The memory figures", recording.memory.to_dict, None, notes),
-        "flops": recording.flops.to_dict(),
         **{key: plain_value(recording.rank_entry.get(key)) for key in ADDED},
         "ddp": _read_or_default("DDP's logging data", lambda: ddp_logging(recording.model), None, notes),
         "model": recording.options.get("model"),
@@ -340,7 +183,7 @@ def foreign_metadata(rank_store: RankStore, device: torch.device, recorded: int,
         "notes": notes,
         "options": {},
         **{key: [] for key in ("unprofiled_ns", "profiled_ns", "overhead_windows", "losses")},
-        **dict.fromkeys(("memory", "flops", "ddp", "model", "parameters", "schedule")),
+        **dict.fromkeys(("memory", "ddp", "model", "parameters", "schedule")),
     }
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -16,19 +16,25 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from dptrace.core.termination import signals_held
 from dptrace.core.units import plural
-from dptrace.record import messages
+from dptrace.errors import RecordingError
+from dptrace.record import messages, safety
+from dptrace.record.hooks import Arguments, Listener, in_backward, leave, listen
+from dptrace.record.marks import mark_closure
 from dptrace.record.options.catalog import Schedule
 from dptrace.record.output import RecordingOutput, open_output, start_thread
 from dptrace.record.processes import ignore_termination
 from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, device_of
-from dptrace.record.rank_metadata import MemoryTracker, StepFlops, describe, overhead_metadata
+from dptrace.record.rank_metadata import MemoryTracker, describe, overhead_metadata
 from dptrace.record.windows import Plan, Purpose, Window
 
 _ADOPTED = "adopted"
 """What a rank publishes that keeps a trace of the script's own profiler."""
+_MOST_MORE = 10
+"""Steps that are recorded beyond those asked for, while a collective goes on across the ends of steps."""
 _latest: Recording | None = None
 """The latest recording of this process; it may be closed."""
 
@@ -39,10 +45,10 @@ def latest() -> Recording | None:
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Return whether an exception is a failure, unlike sys.exit(0) and Ctrl-C."""
+    """Return whether an exception is a failure, unlike sys.exit(0), Ctrl-C and the end of a generator."""
     if isinstance(error, SystemExit):
-        return error.code not in (None, 0)
-    return isinstance(error, Exception)
+        return messages.exit_code(error) != 0
+    return error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def record(
@@ -58,7 +64,7 @@ def record(
     damaged_checkpoints: Sequence[str] = (),
     memory: bool = False,
     modules: bool = False,
-    shapes: bool = False,
+    shapes: bool = True,
 ) -> Recording:
     """Record the loop in the with block; call ``step()`` at the end of each pass.
 
@@ -78,8 +84,9 @@ def record(
         options: further entries for ``options`` in run.json.
         first_step: the step from which a resumed training continues; what remains of wait and warm-up comes first.
         damaged_checkpoints: checkpoints that could not be read, and why, for the notes in run.json.
-        memory, modules, shapes: also record each allocation and free; mark each module's forward, so that layers can be
-            shown; record shapes on a GPU, too, from which FLOPs follow.
+        memory, modules: also record each allocation and free; mark each module's forward, so that layers can be shown.
+        shapes: record the shapes of operators, from which FLOPs follow; without them, operators on a GPU are recorded
+            faster. On the CPU the sizes of gloo's messages need them.
 
     Raises:
         UsageError: the folder holds other files or a run, or the schedule is impossible.
@@ -108,7 +115,7 @@ class AdoptedTrace(Protocol):
         """Write it as this rank's part of the run, with a note why."""
 
 
-class Recording:
+class Recording(Listener):
     """A recording of this rank's steps; see :func:`record`.
 
     Args:
@@ -134,7 +141,7 @@ class Recording:
         self.parameters: int | None = None
         self.rank_entry: dict[str, Any] = {}  # keys of rank_metadata.ADDED for this rank's entry in run.json
         self.device = device_of(())
-        self.memory, self.flops = MemoryTracker(model, self.device), StepFlops()
+        self.memory = MemoryTracker(model, self.device)
         self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way, output.log)
         if model is not None:
             self.set_parameters(model.parameters())
@@ -149,10 +156,18 @@ class Recording:
         self._window: Window | None = None
         self._spare: tuple[Window, AlignedProfile] | None = None
         self._writer: threading.Thread | None = None
-        self._postponed = self._running = False
+        self._postponed = self._running = self._overhead_known = False
+        self.is_over = False
+        """Whether all is recorded and measured that was asked for, so that further steps do not matter."""
+        self._thread = 0
+        """The thread on which the profiler is switched."""
+        self._due: Callable[[], None] | None = None
+        """What is to be done when the backward pass that runs has ended."""
         self._held_up_ns = self._cpu_began_ns = 0
         """How long the training waited for the profiler to end the last window."""
         self._error: str | None = None
+        self._told = False
+        """Whether the error was printed already."""
         self.adopted: AdoptedTrace | None = None
         """A trace of the script's own profiler, which is the run if that leaves no room for this one."""
 
@@ -178,7 +193,7 @@ class Recording:
             if _latest._running:
                 _latest.notes.append(note)
             elif self.rank_store.rank == 0:  # run.json is written
-                print(f"dptrace: {note}", file=sys.stderr)
+                safety.say(f"dptrace: {note}")
             return self
         self.output.begin()
         _latest, self._running = self, True
@@ -186,19 +201,57 @@ class Recording:
             self._recorded += 1
             self._windows = deque(window for window in self._windows if window.number > self._recorded)
         self.stopwatch = Stopwatch(self.device)
-        with self._contain_errors():
-            self._begin_step()
+        listen(self)
+        safety.on_failure.append(self._abandon)
+        self._switch(self._begin_step)
         return self
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step. *loss* stays on its device, so that no step waits for it; it is averaged over ranks later."""
-        if self._running:
-            with self._contain_errors():
-                self._end_step(loss)
-                self._begin_step()
+        if self._running and not self.is_over:
+            self._switch(partial(self._next_step, loss))
+
+    def _switch(self, change: Callable[[], None]) -> None:
+        """Change what is recorded: now, or where torch would crash, when the backward pass that runs has ended.
+
+        A profiler cannot be switched inside of autograd's engine, nor on another thread than the one that started it.
+        """
+        if not self.profiler.is_on:
+            self._thread = threading.get_ident()
+        if in_backward() or self._is_elsewhere:
+            self._due = change
+            return
+        self._due = None
+        with self._contain_errors():
+            change()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self.profiler.is_on and self._thread != threading.get_ident()
+
+    def before_optimizer(self, optimizer: Optimizer, arguments: Arguments) -> Arguments | None:
+        """Mark the closure that the optimizer calls."""
+        return mark_closure(optimizer, *arguments)
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """Count the memory that is held."""
+        self.memory.count(optimizer)
+
+    def after_backward(self, accumulates: bool) -> None:
+        """Do what had to wait for the end of the pass."""
+        if self._due is not None:
+            self._switch(self._due)
+
+    def before_destruction(self) -> None:
+        """End the recording, if the ranks could not agree on its end after this."""
+        if self.rank_store.is_in_group:
+            self.close(sys.exc_info()[1])
+
+    def _next_step(self, loss: torch.Tensor | float | None) -> None:
+        self._end_step(loss)
+        self._begin_step()
 
     def _end_step(self, loss: torch.Tensor | float | None) -> None:
-        self.flops.end_step()
         window = self._window
         if window is not None and self.steps_done >= window.start:
             window.laps.append(self.stopwatch.end())
@@ -226,8 +279,11 @@ class Recording:
         """Open and close windows between two steps."""
         window = self._window
         if window is not None and self.steps_done >= window.end:
-            self._close_window()
-        elif self._recording_now and self.output.finish_asked():
+            if self.profiler.can_stop() or window.more == _MOST_MORE:
+                self._close_window()
+            else:
+                window.end, window.more = window.end + 1, window.more + 1
+        elif window is not None and self._has_recorded(window) and self.output.finish_asked():
             self._close_window("the recording was interrupted")
         elif window is not None and self._must_warm_up_again(window):
             self._warm_up_again(window, self.steps_done)
@@ -239,15 +295,26 @@ class Recording:
         if window is not None and window.purpose is Purpose.RECORDED and self.steps_done == window.start:
             # The held memory was counted in the untimed warm-up; from now on, the peak is tracked.
             self.memory.reset_peak()
-        self.flops.begin_step(self._window is None or self.steps_done < self._window.start)
         if self._window is not None:
             self._cpu_began_ns = time.process_time_ns()
             self.stopwatch.begin()
+        elif not self._windows and not self.output.expects_requests(self._overhead_known):
+            self.is_over = True
+            self._stop_listening()
+
+    def _stop_listening(self, at_once: bool = False) -> None:
+        leave(self, at_once)
+        if self._abandon in safety.on_failure:
+            safety.on_failure.remove(self._abandon)
 
     @property
-    def _recording_now(self) -> bool:
+    def is_recording(self) -> bool:
+        """Whether the first recorded step has begun, and the last has not ended."""
         window = self._window
-        return window is not None and window.purpose is Purpose.RECORDED and self.steps_done > window.start
+        return window is not None and window.purpose is Purpose.RECORDED and self.steps_done >= window.start
+
+    def _has_recorded(self, window: Window) -> bool:
+        return window.purpose is Purpose.RECORDED and window.whole_steps(self.steps_done) > 0
 
     def _add_requested_windows(self) -> None:
         request = self.output.poll_requests(self.steps_done)
@@ -359,6 +426,7 @@ class Recording:
         if self._recorded and {True, False} <= {window.profiled for window in self.measured}:
             self.output.report_overhead(overhead_metadata(self, self.measured))
             self.measured.clear()
+            self._overhead_known = True
 
     def _keep(self, window: Window, profile: AlignedProfile, interruption: str = "") -> None:
         """Write the trace of a window in a thread, so that neither the training nor a collective waits for a file."""
@@ -387,10 +455,21 @@ class Recording:
         try:
             yield
         except Exception as error:
-            with suppress(Exception):
-                self.profiler.finish()
+            if not self._is_elsewhere:
+                with suppress(Exception):
+                    self.profiler.finish()
             self._running, self._window, self._spare = False, None, None
+            self._stop_listening()
             self._error = self._error or f"The recording failed: {messages.error_text(error)}"
+
+    def _abandon(self, why: str) -> None:
+        """End the recording, because a part of the recorder that it needs has failed."""
+
+        def end() -> None:
+            self._told = self._error is None
+            raise RecordingError(why)
+
+        self._switch(end)
 
     def close(self, error: BaseException | None = None) -> None:
         """End the recording, early or not; all files are written when this returns."""
@@ -410,7 +489,8 @@ class Recording:
 
     def _close(self) -> None:
         with self._contain_errors():
-            self.flops.end_step()
+            if self._is_elsewhere:
+                raise RecordingError("The thread that trained has ended while the profiler was on")
             self._beat(-1)
             if self._window is not None:
                 self._close_window(f"the training ended, {self._part_note()}")
@@ -419,11 +499,12 @@ class Recording:
             self._report_overhead()
             self.join_writer()
         self._running = False
+        self._stop_listening(at_once=True)
         with self._contain_errors():
             self.output.end()
         if self._error is not None:
             with suppress(OSError):
-                self.output.report_error(self._error)
+                self.output.report_error(self._error, told=self._told)
 
     def _keep_spare(self) -> None:
         """Write the spare trace of a training that ended before recording began; without one, report why."""

@@ -24,6 +24,7 @@ from torch.autograd.profiler_util import EventList
 from torch.profiler import profile, record_function
 
 from dptrace.errors import RecordingError
+from dptrace.record.safety import harmless
 
 # An empty result for a profiler of the script that could not run next to dptrace's, so that its methods still work.
 
@@ -74,8 +75,6 @@ class ProfilerGuard:
         self.on_foreign_start: Callable[[], None] | None = None
         """Called on the recording thread before the script's profiler is prepared while dptrace's is open; ends
         dptrace's own, inside :meth:`ours`."""
-        self.on_foreign_open: Callable[[], None] | None = None
-        """Called before the script prepares any profiler, on the thread that does."""
         self.foreign_seen = False
         """Whether the script has prepared a profiler of its own."""
         self._lock = threading.Lock()
@@ -156,8 +155,10 @@ class ProfilerGuard:
     def _prepare(self, call: Callable[[], Any], profiler: Any) -> Any:
         if self._inside_ours:
             self._open_own(profiler)
-        elif not self._open_foreign(profiler):
+        elif (opened := self._open_foreign(profiler)) is False:
             return None
+        elif opened is None:
+            self._end_session()
         return self._call(call, profiler)
 
     def _start(self, call: Callable[[], Any], profiler: Any) -> Any:
@@ -169,12 +170,12 @@ class ProfilerGuard:
 
     def _exit(self, call: Callable[[], Any], profiler: Any) -> Any:
         if profiler in self._muted:
-            fill_with_nothing(profiler)
+            fill_with_nothing(profiler)  # of a profiler that was not started, torch has no result
             return None
         try:
             return call()
         finally:
-            self._close(profiler)
+            self._forget(profiler)
 
     def _enter_on_thread(self, call: Callable[[], Any], profiler: Any) -> Any:
         """Enter emit_nvtx and the like, whose sessions belong to one thread and exclude only others of that thread."""
@@ -190,30 +191,42 @@ class ProfilerGuard:
         """
         if not self.is_open or self._inside_ours or not getattr(profiler, "record_steps", False):
             return call()
-        if (mark := getattr(profiler, "step_rec_fn", None)) is not None:
-            mark.__exit__(None, None, None)
-        profiler.step_rec_fn, profiler.record_steps = None, False
+        self._hide_mark(profiler)
         try:
             return call()
         finally:
-            profiler.record_steps = True
-            if not self.is_open:  # the call has ended dptrace's session, and may have started the script's
-                profiler.step_rec_fn = record_function(f"ProfilerStep#{profiler.step_num}")
-                profiler.step_rec_fn.__enter__()
+            self._show_mark(profiler)
+
+    @harmless("hiding the marks of the script's profiler")
+    def _hide_mark(self, profiler: Any) -> None:
+        if (mark := getattr(profiler, "step_rec_fn", None)) is not None:
+            mark.__exit__(None, None, None)
+        profiler.step_rec_fn, profiler.record_steps = None, False
+
+    @harmless("hiding the marks of the script's profiler")
+    def _show_mark(self, profiler: Any) -> None:
+        profiler.record_steps = True
+        if not self.is_open:  # the call has ended dptrace's session, and may have started the script's
+            profiler.step_rec_fn = record_function(f"ProfilerStep#{profiler.step_num}")
+            profiler.step_rec_fn.__enter__()
 
     def _call(self, call: Callable[[], Any], profiler: Any) -> Any:
         """Begin a session; forget it if that fails."""
         try:
             return call()
         except BaseException:
-            self._close(profiler)
+            self._forget(profiler)
             raise
 
+    def _forget(self, profiler: Any) -> None:
+        if self._own is profiler:
+            self._own = None  # first: torch crashes if a session is ended twice
+        self._close(profiler)
+
+    @harmless("watching profilers", is_needed=True)
     def _close(self, profiler: Any) -> None:
         with self._lock:
             self._foreign.discard(profiler)
-            if self._own is profiler:
-                self._own = None
 
     def _open_own(self, profiler: Any) -> None:
         """Enter dptrace's own session, in place of one that an error has left open.
@@ -228,11 +241,13 @@ class ProfilerGuard:
                 raise RecordingError("The script's own profiler is active, so dptrace's did not start.")
             self._own, self._own_thread, self._own_started = profiler, threading.get_ident(), False
 
-    def _open_foreign(self, profiler: Any) -> bool:
-        """Enter a session of the script, after ending dptrace's own; return False if it is muted instead."""
+    @harmless("making way for the script's profiler", is_needed=True)
+    def _open_foreign(self, profiler: Any) -> bool | None:
+        """Enter a session of the script, after ending dptrace's own; return False if it is muted instead.
+
+        After an error, nothing is known, and None is returned.
+        """
         self.foreign_seen = True
-        if self.on_foreign_open is not None:
-            self.on_foreign_open()
         with self._lock:
             self._muted.discard(profiler)
             if self._is_open_elsewhere:

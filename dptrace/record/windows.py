@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from dptrace.core.units import plural
 from dptrace.record.distributed import RankStore
-from dptrace.record.messages import LauncherSettings, request_path
+from dptrace.record.messages import NOTHING_RECORDED, LauncherSettings, request_path
 from dptrace.record.options.catalog import OVERHEAD_STEPS, Schedule
 
 _LONGEST = 6
@@ -29,6 +29,7 @@ _WRITING_STEPS = 10
 """Steps after a recording that are not timed, because a thread of the rank writes the trace meanwhile."""
 _LEAST_WARMUP = 2
 """What --warmup accepts, at least."""
+_SPARE_STEPS = 10
 _FIRST_TYPICAL_STEP = 2
 """DDP rebuilds its buckets after its first step, so its second one may be untypical too."""
 
@@ -59,6 +60,8 @@ class Window:
     """Of recorded windows: 1 for the first of the job."""
     laps: list[Any] = field(default_factory=list)
     """The times of its steps, as the stopwatch returns them."""
+    more: int = 0
+    """Steps beyond those that were asked for, in which it could not end."""
     cpu_ns: list[int] = field(default_factory=list)
     """The processor time of all threads of this process in its steps."""
 
@@ -119,8 +122,11 @@ def overhead_windows(first: int, room: int = OVERHEAD_STEPS) -> list[Window]:
 
 
 def spare_windows(schedule: Schedule) -> list[Window]:
-    """Return a window early in the wait of a schedule, for a training that ends before the wait does."""
-    end = min(_FIRST_TYPICAL_STEP + schedule.steps, schedule.wait)
+    """Return a window early in the wait of a schedule, for a training that ends before the wait does.
+
+    It has few steps: nobody may need them, and their events are held in memory.
+    """
+    end = min(_FIRST_TYPICAL_STEP + min(schedule.steps, _SPARE_STEPS), schedule.wait)
     if end <= _FIRST_TYPICAL_STEP:
         return []
     return [Window(Purpose.SPARE, _FIRST_TYPICAL_STEP - 1, _FIRST_TYPICAL_STEP, end)]
@@ -201,11 +207,11 @@ class Plan:
             postponed: whether the script's own profiler was active when recording was to begin.
         """
         if self.recorded is None:
-            return "Nothing was recorded: no recording was requested while the training ran."
+            return f"{NOTHING_RECORDED}no recording was requested while the training ran."
         wait, start = self.recorded.first, self.recorded.start
         if postponed:
             return (
-                f"Nothing was recorded: the training made {plural(steps_done, 'step')}, the script's own profiler was "
+                f"{NOTHING_RECORDED}the training made {plural(steps_done, 'step')}, the script's own profiler was "
                 f"active when recording was to begin, after {start}. Train for more steps, or take the script's own "
                 "traces as the run: --use-script-profiler."
             )
@@ -213,7 +219,7 @@ class Plan:
         first, before = (1, "the first, ") if self.settings.script else (0, "")
         made, warmup = steps_done + first, start - wait
         text = (
-            f"Nothing was recorded: the training made {plural(made, 'step')}, and recording begins after "
+            f"{NOTHING_RECORDED}the training made {plural(made, 'step')}, and recording begins after "
             f"{start + first} ({before}wait {wait}, warmup {warmup}). "
         )
         least = first + _LEAST_WARMUP + 1

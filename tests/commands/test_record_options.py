@@ -65,7 +65,7 @@ def test_options_reach_the_launch() -> None:
     assert {"steps": 4, "every": 100, "light": True, "memory": True} == {
         key: settings["schedule"][key] for key in ("steps", "every", "light", "memory")
     }
-    assert (3, True, None, None) == tuple(settings[key] for key in ("repeat", "stop", "trigger", "timeout_s"))
+    assert (3, True, None, 0.0) == tuple(settings[key] for key in ("repeat", "stop", "trigger", "timeout_s"))
 
 
 def test_attaching_needs_a_running_job(tmp_path: Path) -> None:

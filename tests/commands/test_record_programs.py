@@ -86,5 +86,5 @@ def test_the_cause_of_a_failure_is_explained(tmp_path: Path) -> None:
     done = dptrace("record", "-q", "--gpus", "1", "train.py", cwd=tmp_path, ok=False)
 
     first = next(line for line in done.stderr.splitlines() if line.startswith("Error:"))
-    assert "this script asks for CUDA; there is none here" in first
+    assert "this needs CUDA, and there is none here" in first
     assert 1 == done.stderr.count("Traceback")  # the script's own, which -q does not hide

@@ -17,8 +17,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.record import distributed, record  # noqa: E402
+from dptrace.record.gloo import gloo_threads  # noqa: E402
 from dptrace.record.messages import LauncherSettings  # noqa: E402
-from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, device_of, gloo_threads, quiet_stderr  # noqa: E402
+from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, device_of, quiet_stderr  # noqa: E402
 from dptrace.record.script_profiler import install  # noqa: E402
 from dptrace.record.windows import Purpose, Window  # noqa: E402
 

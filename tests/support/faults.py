@@ -30,7 +30,11 @@ _fault: list[tuple[int, str]] = []
 
 
 def install(program: str) -> None:
-    """Make writes of this process fail as its environment says."""
+    """Make writes of this process fail as its environment says.
+
+    Args:
+        program: the module or script that it runs; of ``start.py``, the module that this starts.
+    """
     text = os.environ.get(VARIABLE, "")
     role, name, since = text.split() if text else ("", "", "")
     if text and not _wrapped:

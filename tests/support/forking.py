@@ -265,7 +265,7 @@ def _exit_code(arguments: list[str]) -> int:
         del arguments[0]
     is_module = arguments[0] == "-m"
     program, *rest = arguments[is_module:]
-    faults.install(program)
+    faults.install(rest[0] if program.endswith("start.py") else program)
     sys.argv = [program, *rest]
     sys.orig_argv = [sys.executable, *arguments]
     first = os.getcwd() if is_module else os.path.dirname(os.path.abspath(program))

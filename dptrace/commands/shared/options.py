@@ -105,9 +105,9 @@ class _Machines(Whole):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and re.fullmatch(r"\d+:\d+", value):
             self.fail(
-                f"{value} is elastic: machines that join or leave make torchrun restart all ranks with other numbers, "
-                f"and a recording has the same ranks throughout. Give the number of machines, such as --nnodes "
-                f"{value.rpartition(':')[2]}.",
+                f"{value} is elastic, and a recording has the same ranks throughout. Give the number of machines, such "
+                f"as --nnodes {value.rpartition(':')[2]}; or let torchrun start the ranks, each of which records "
+                f"itself until it restarts them: dptrace record torchrun --nnodes {value} … train.py.",
                 param,
                 ctx,
             )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dptrace.errors import RecordingError
 from dptrace.record import messages
-from dptrace.record.marks import EvaluationMarks, mark_closure
+from dptrace.record.marks import EvaluationMarks
 from dptrace.record.recording import Recording, record
 from dptrace.record.run_folder import RunFolder
+from dptrace.record.safety import say
 
 
 class CallbackRecording:
@@ -30,7 +29,6 @@ class CallbackRecording:
         self._record = partial(record, out, force=force, **settings)
         self._recording: Recording | None = None
         self._evaluation = EvaluationMarks()
-        self._remove_hook: Callable[[], None] | None = None
 
     def begin(self, parameters: Iterable[torch.Tensor]) -> None:
         """Begin to record; a training of this callback before that ended without a word is closed first.
@@ -45,15 +43,14 @@ class CallbackRecording:
             recording.__enter__()
             self._recording = recording
             self._evaluation.start()
-            self._remove_hook = register_optimizer_step_pre_hook(mark_closure).remove
             atexit.register(self._close_at_exit)
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step; after the last recorded one, the run is written while the training goes on."""
         if self._recording is not None:
             self._recording.step(loss)
-            if self._recording.steps_done >= self._recording.total_steps:
-                self._stop_marks()
+            if self._recording.is_over:
+                self._evaluation.stop()
 
     def close(self, error: BaseException | None) -> None:
         """End the recording, early or not.
@@ -64,16 +61,10 @@ class CallbackRecording:
         recording, self._recording = self._recording, None
         if recording is None:
             return
-        self._stop_marks()
+        self._evaluation.stop()
         atexit.unregister(self._close_at_exit)
         with _contain_errors():
             recording.close(error)
-
-    def _stop_marks(self) -> None:
-        self._evaluation.stop()
-        if self._remove_hook is not None:
-            self._remove_hook()
-            self._remove_hook = None
 
     def _close_at_exit(self) -> None:
         # With an error: otherwise rank 0 would wait for the files of ranks that have ended.
@@ -85,4 +76,4 @@ def _contain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        print(f"dptrace: nothing is recorded: {messages.error_text(error)}", file=sys.stderr)
+        say(f"dptrace: nothing is recorded: {messages.error_text(error)}")

@@ -25,6 +25,7 @@ from dptrace.record.output import compress, start_thread
 from dptrace.record.profiler import device_of
 from dptrace.record.rank_metadata import foreign_metadata
 from dptrace.record.run_folder import RUN_FILE, RunFolder, launch_metadata, trace_name, write_manifest
+from dptrace.record.safety import say
 
 # Collect the traces of several ranks, each written when its rank is ready, into one run; never wait forever.
 #
@@ -148,10 +149,10 @@ class PendingTrace:
             )
         if self._analyze:
             text += f"\n{_analysis(path, self._ranks.rank if traces > 1 else None)}"
-        print(text, file=sys.stderr, flush=True)
+        say(text)
 
     def _print(self, message: str) -> None:
-        print(f"dptrace: rank {self._ranks.rank}: {message}", file=sys.stderr)
+        say(f"dptrace: rank {self._ranks.rank}: {message}")
 
 
 def _analysis(path: Path, rank: int | None) -> str:
@@ -200,7 +201,7 @@ def trace_handler(
             # Not a daemon: the interpreter waits for it at its end.
             start_thread(partial(pending.deliver, piece | {"file": trace_name(rank_store.rank)}))
         except Exception as error:
-            print(f"dptrace: no run was made of this trace: {messages.error_text(error)}", file=sys.stderr)
+            say(f"dptrace: no run was made of this trace: {messages.error_text(error)}")
 
     return take
 

@@ -16,7 +16,7 @@ from dptrace.record.accelerator import ACCELERATORS, available_accelerator
 from dptrace.record.failures import Failure, find_failure, last_lines, recorder_failures
 from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
 from dptrace.record.launch.torchrun import Launch, run_torchrun, wait_for_first_machine
-from dptrace.record.messages import rank_log, read_messages, window_folder
+from dptrace.record.messages import NOTHING_RECORDED, rank_log, read_messages, window_folder
 from dptrace.record.processes import Interrupted, Signals, catch_signals
 from dptrace.record.run_folder import (
     RUN_FILE,
@@ -172,6 +172,9 @@ def _finish_job(monitor: Monitor, code: int | None) -> list[dict[str, Any]]:
 
 def _report_unrecorded(monitor: Monitor) -> None:
     """Say which ranks could not be recorded although their training went on, and keep the others' traces."""
+    if monitor.job.use_script_profiler and not monitor.runs:
+        monitor.reporter.error(NEVER_PROFILED)
+        return
     unrecorded = recorder_failures(monitor.run.staging)
     if not monitor.runs and not monitor.job.trigger:  # else nothing may have been asked for
         unrecorded = dict.fromkeys(_ranks_without_trace(monitor), "it wrote no trace") | unrecorded
@@ -179,6 +182,10 @@ def _report_unrecorded(monitor: Monitor) -> None:
         return
     why = "".join(f"\nRank {rank}: {message}" for rank, message in sorted(unrecorded.items()))
     first = min(unrecorded)
+    nothing_wrong = all(message.startswith(NOTHING_RECORDED) for message in unrecorded.values())
+    if nothing_wrong and not monitor.runs and monitor.job.mode is None:
+        monitor.reporter.error(unrecorded[first])
+        return
     failure = {"rank": first, "message": unrecorded[first]}
     kept = keep_incomplete(monitor.run, monitor.run_metadata(failure), len(monitor.runs) + 1)
     rest = f"\nThe traces of the other ranks are in {kept}." if kept is not None else ""
@@ -206,8 +213,6 @@ def _failure(monitor: Monitor, code: int) -> Failure | None:
     failure = find_failure(folder)
     if failure is not None:
         return failure
-    if job.use_script_profiler and code == 0 and not monitor.runs:
-        return Failure(None, NEVER_PROFILED, is_user_error=True)
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}", code)
 
 
@@ -218,7 +223,8 @@ def _failure_error(failure: Failure, monitor: Monitor) -> RecordingError | Usage
     if failure.is_user_error and not traces and not monitor.runs:
         return UsageError(failure.message) if failure.exit_code == 2 else RecordingError(failure.message)
     restarts = len(metadata["restarts"])
-    text = f"{failure}, after {plural(restarts, 'restart')}." if restarts else f"{failure}."
+    text = str(failure).rstrip(".")  # what the error itself says may be a sentence
+    text += f", after {plural(restarts, 'restart')}." if restarts else "."
     text += last_lines(run.staging / f"rank{failure.rank}.log")
     if failure.is_user_error:
         text = failure.message

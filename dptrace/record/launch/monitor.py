@@ -38,6 +38,8 @@ _OTHERS_LOOK_S = 2.0
 """How long machine 0 then leaves the file to the others, on a folder that may be on a network."""
 _LOOK_S = 0.2
 """Seconds between two looks at the ranks' files."""
+_LONG_S = 1800.0
+"""How long a rank may take for a step, if the user does not say."""
 _START_S = 600.0
 """How long a job may take before its first step, at least: to load data, compile or wait for a file system."""
 _FINISH_S = 15.0
@@ -106,6 +108,8 @@ class Monitor:
         self._progress: dict[int, tuple[int, float]] = {}
         """The steps of each rank, and since when it has made no other."""
         self._longest_step = 0.0
+        self._told_of = 0.0
+        """Since when there has been no progress, if that was said."""
         self._state: tuple[str, float] = "", 0.0
         self._interrupted_ns: int | None = None
         self.unwritten_steps = 0
@@ -146,11 +150,17 @@ class Monitor:
             self._pass_on_requests()
             self.complete_runs(goes_on=True)
             self._add_overhead()
+            if self.job.trigger is None and self._has_all():  # the ranks count no more steps
+                (self.run.staging / _ATTACHABLE).unlink(missing_ok=True)
         return self._stops()
+
+    def _has_all(self) -> bool:
+        """Return whether all is recorded and measured that was asked for."""
+        return len(self.runs) >= self.job.repeat and self._overhead_known
 
     def _stops(self) -> bool:
         """Return whether --stop ends the training now; the launchers of other machines that share the folder follow."""
-        if not self.job.stop or len(self.runs) < self.job.repeat or not self._overhead_known:
+        if not self.job.stop or not self._has_all():
             return False
         if self.job.nnodes > 1:
             (self.run.staging / _STOPPED).touch()
@@ -189,7 +199,10 @@ class Monitor:
             self.reporter.state(text)
 
     def _check_progress(self, agent: int) -> None:
-        """Raise Stalled if a rank has made no step for too long, and nothing is recorded yet."""
+        """Raise Stalled if a rank has made no step for too long, and nothing is recorded yet.
+
+        A script goes on unless the user has set a limit: it may evaluate for long. Where it stands is said once.
+        """
         now = time.monotonic()
         for rank, steps in self.rank_steps().items():
             done, since = self._progress.get(rank, (-1, 0.0))
@@ -197,12 +210,18 @@ class Monitor:
                 if done > 0:
                     self._longest_step = max(self._longest_step, (now - since) / (steps.done - done))
                 self._progress[rank] = steps.done, now
-        if self.job.timeout_s is None or self.runs or self.job.trigger is not None:
+        limit = _LONG_S if self.job.timeout_s is None else self.job.timeout_s
+        if not limit or self.runs or self.job.trigger is not None:
             return
         started = bool(self._progress)
         last = min(since for _, since in self._progress.values()) if started else self._began
-        if now - last > (self.job.timeout_s if started else max(self.job.timeout_s, _START_S)):
-            raise Stalled(self._describe_stall(agent, now - last))
+        if now - last <= (limit if started else max(limit, _START_S)) or last == self._told_of:
+            return
+        where = self._describe_stall(agent, now - last)
+        if self.job.timeout_s is not None or self.job.mode is not None:
+            raise Stalled(where)
+        self._told_of = last
+        self.reporter.message(f"{where} The training goes on; --timeout S would end it.")
 
     def _describe_stall(self, agent: int, seconds: float) -> str:
         """Ask the ranks where they are, and return a sentence about it."""
@@ -368,5 +387,10 @@ def request_window(run: RunFolder) -> None:
         UsageError: no launcher records there, or it records a trainer of dptrace, which ends when it is recorded.
     """
     if not (run.staging / _ATTACHABLE).exists():
+        if run.staging.exists():
+            raise UsageError(
+                f"{run.path}: this job has recorded all that was asked for, and its steps are no longer counted. Start "
+                "one that records on demand with --trigger FILE."
+            )
         raise UsageError(f"{run.path}: no dptrace record of a script is running with this -o.")
     (run.staging / ATTACH_FILE).touch()

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.errors import RecordingError
-from dptrace.record.messages import LauncherSettings, rank_log, write_json, writers
+from dptrace.record.messages import TERMINATED, LauncherSettings, rank_log, write_json, writers
 from dptrace.record.processes import AGENT_PID_ENV, LAUNCHER_PID_ENV, Signals, descendants
 
 # What the launchers of several machines know of each other: that the first has begun, and that one has failed.
@@ -112,6 +112,7 @@ class Launch:
     stop: bool = False
     """Whether to end the training when all runs are recorded."""
     timeout_s: float | None = None
+    """After how long without a step the job is ended, 0 never; None: a trainer after half an hour, a script never."""
     """Seconds without a step of some rank after which the job is ended; None waits forever."""
     trigger: str | None = None
     """A file, or ``SIGUSR2``, by which the user asks for a recording; None to record without being asked."""
@@ -195,11 +196,13 @@ def run_torchrun(
         # A script's own handling of Ctrl-C runs; before its ranks are prepared, a traceback of an import would be all.
         interrupt = job.mode is None and signals.numbers[:1] == [signal.SIGINT] and any(staging.glob("rank*.stacks"))
         stop_agent(agent, signal.SIGINT if interrupt else signal.SIGTERM, waits)
-        signals.exit_code = _own_exit_code(job, agent.returncode)
+        signals.exit_code = _own_exit_code(job, agent.returncode, signals)
 
 
-def _own_exit_code(job: Launch, code: int | None) -> int | None:
+def _own_exit_code(job: Launch, code: int | None, signals: Signals) -> int | None:
     """Return the code with which a script without torchrun has ended itself; None if a signal has ended it."""
+    if code == TERMINATED and signals.numbers[:1] != [signal.SIGTERM]:
+        return None  # by the SIGTERM that stands for another signal
     return code if job.is_alone and job.mode is None and code is not None and code >= 0 else None
 
 
@@ -248,7 +251,8 @@ def _command(job: Launch, staging: Path) -> list[str]:
     """Return the command that starts the ranks."""
     python = [sys.executable, "-u", *job.python_options]
     module = ["-m"] if job.is_module else []
-    runner = ["-m", "dptrace.record.script.runner", *module, str(job.script), *job.arguments]
+    start = str(Path(__file__).with_name("start.py"))
+    runner = [start, "dptrace.record.script.runner", *module, str(job.script), *job.arguments]
     if job.is_alone:
         return [*python, *runner]
     rendezvous = ["--standalone", "--local-addr=127.0.0.1"]
@@ -258,7 +262,7 @@ def _command(job: Launch, staging: Path) -> list[str]:
     if job.python_options:
         script = ["--no-python", *python, *script]
     return [
-        *(sys.executable, "-m", "dptrace.record.launch.torchrun_agent"),
+        *(sys.executable, start, "dptrace.record.launch.torchrun_agent"),
         *(f"{staging}/agent{job.node_rank}.json", str(int(job.show_output))),
         *rendezvous,
         f"--nproc-per-node={job.processes}",
@@ -283,7 +287,11 @@ def _environment(job: Launch, staging: Path) -> dict[str, str]:
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
     local = loopback_environment() if job.nnodes == 1 else {}
     parents |= {AGENT_PID_ENV: str(os.getpid())} if job.is_alone else {}
-    return fresh | local | thread_environment(job.processes) | parents | assignment.environment()
+    threads = thread_environment(job.processes)
+    if job.mode is None and "OMP_NUM_THREADS" not in os.environ:
+        # A script has as many threads as without dptrace: they decide in which order a CPU adds up.
+        del threads["OMP_NUM_THREADS"]
+    return fresh | local | threads | parents | assignment.environment()
 
 
 def loopback_environment() -> dict[str, str]:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from dptrace.errors import UsageError
 
+STANDARD_INPUT = "-"
+"""In place of a script: one on standard input."""
 _PYTHON = re.compile(r"(?:python|pypy)(?P<version>\d(?:\.\d+)?)?t?(?:\.exe)?")
 _EXAMPLES = {"m": "pkg.train", "W": "ignore", "X": "dev"}
 _LAUNCHERS = {
@@ -39,19 +41,21 @@ class Program:
     """The program to record, and how its command line asks to start it."""
 
     target: str
-    """A path, or the dotted name of a module."""
+    """A path, the dotted name of a module, or ``-`` for standard input."""
     is_module: bool = False
     arguments: tuple[str, ...] = ()
     python_options: tuple[str, ...] = ()
     """Options of Python, such as ``-O``."""
     is_python: bool = False
-    """Whether the words begin with ``python``, which starts one process."""
+    """Whether it is one process unless the user says otherwise: its words begin with ``python``, or it is ``-``."""
     launcher: tuple[str, ...] = ()
     """A launcher with its options, which starts the ranks, up to where ``dptrace.record`` takes its options."""
 
     @property
     def name(self) -> str:
         """The name of its run."""
+        if self.target == STANDARD_INPUT:
+            return "stdin"
         if not self.is_module:
             return Path(self.target).stem or Path(self.target).resolve().name
         return self.target.removesuffix(".__main__").rpartition(".")[2]
@@ -81,7 +85,7 @@ def parse_program(words: Sequence[str]) -> Program:
         return program
     if name in _OUTER and not Path(first).is_file():
         raise UsageError(f"Put {name} before dptrace, not after it: {name} … dptrace record train.py …")
-    return Program(first, arguments=tuple(rest))
+    return Program(first, arguments=tuple(rest), is_python=first == STANDARD_INPUT)
 
 
 def _from_launcher(words: Sequence[str], start: int, flag: str) -> Program:
@@ -133,8 +137,8 @@ def _parse_python(interpreter: str, words: Sequence[str]) -> Program:
         if valued == "m":
             return Program(value, True, tuple(left), tuple(options), interpreter != "-m")
         options += [f"-{valued}", value] if valued else []
-    if not left or left[0] == "-":
-        raise UsageError(f"Name the script after {os.path.basename(interpreter)}: dptrace reads none from its input.")
+    if not left:
+        raise UsageError(f"Name the script after {os.path.basename(interpreter)}, or - for one on standard input.")
     return Program(left[0], False, tuple(left[1:]), tuple(options), True)
 
 
@@ -166,6 +170,8 @@ def check_program(program: Program) -> None:
         _check_module(program.target)
         return
     path = Path(program.target)
+    if program.target == STANDARD_INPUT and not program.launcher:
+        return
     if path.is_file() or (path / "__main__.py").is_file():
         return
     if path.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import runpy
 import sys
 import types
@@ -18,17 +19,24 @@ _run_as_main = runpy._run_module_as_main  # type: ignore[attr-defined]
 def execute(program: str, is_module: bool) -> None:
     """Execute the program as ``__main__``; ``sys.argv`` holds it and its arguments already.
 
-    Call this in a process started by ``python -m``, whose ``sys.path`` begins with the working directory.
+    The first entry of ``sys.path`` is replaced by what Python puts there.
 
     Args:
-        program: a script, a folder or archive with a ``__main__.py``, or the dotted name of a module.
+        program: a script, a folder or archive with a ``__main__.py``, the dotted name of a module, or ``-`` for a
+            script on standard input.
     """
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = main
     if is_module:
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = os.getcwd()
         sys.argv[0] = "-m"  # what Python sets while it imports the packages above the module
         _run_as_main(program, True)
+        return
+    if program == "-":
+        sys.path[0] = ""
+        exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True), main.__dict__)
         return
     path = Path(program)
     is_source = path.is_file() and _is_source(path)
@@ -52,7 +60,8 @@ def _is_source(path: Path) -> bool:
 
 def program_frames(trace: TracebackType | None) -> TracebackType | None:
     """Drop the frames before the program's first, so that the traceback is the one that Python would show."""
-    own = {__file__, runpy.__file__, "<frozen runpy>", str(Path(__file__).with_name("runner.py"))}
+    start = Path(__file__).parents[1] / "launch" / "start.py"
+    own = {__file__, runpy.__file__, "<frozen runpy>", str(Path(__file__).with_name("runner.py")), str(start)}
     while trace is not None and trace.tb_frame.f_code.co_filename in own:
         trace = trace.tb_next
     return trace

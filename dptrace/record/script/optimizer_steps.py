@@ -1,4 +1,4 @@
-"""Count the steps of a script from its optimizer's steps, which torch's public optimizer hook reports.
+"""Count the steps of a script from its optimizer's steps, or where no optimizer of torch steps, from backward passes.
 
 A step ends when the optimizer that made the very first step makes its next one; :mod:`.counted_optimizer` says when
 another takes its place. So several optimizers in one loop count once; an optimizer that steps k times in a pass counts
@@ -15,16 +15,16 @@ import time
 import weakref
 from collections import Counter
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dptrace.errors import RecordingError
 from dptrace.record import messages, script_profiler
 from dptrace.record.failures import answer_launcher
-from dptrace.record.marks import EvaluationMarks, mark_closure
+from dptrace.record.hooks import Listener, leave, listen
+from dptrace.record.marks import EvaluationMarks
 from dptrace.record.messages import LauncherSettings
 from dptrace.record.processes import ignore_termination
 from dptrace.record.recording import Recording, latest, record
@@ -86,10 +86,25 @@ def _parameters(optimizer: Optimizer) -> set[int]:
 
 
 STEP_ADVICE = "call dptrace.record.step() at the end of each pass of your loop"
+_BY_PASSES = (
+    "No optimizer of torch.optim stepped, so each backward pass counts as a step of the training. If it is not one, "
+    f"{STEP_ADVICE}."
+)
+_PASSES_BEFORE_A_STEP = 100
+"""Backward passes without a step of an optimizer after which none is expected, though there is one: a step may
+accumulate the gradients of many."""
 _EXPLICIT = "dptrace.record.script.explicit_step"
 """The module of ``dptrace.record.step``, which is imported once a script asks for that function."""
 
 _running: OptimizerSteps | None = None
+
+
+def _has_optimizer() -> bool:
+    """Return whether an optimizer of torch was made; its base class marks the step of each class that it makes."""
+    kinds: list[type[Optimizer]] = [Optimizer]
+    for kind in kinds:  # grows during the loop
+        kinds += kind.__subclasses__()
+    return any(getattr(vars(kind).get("step"), "hooked", False) for kind in kinds)
 
 
 def current_counter() -> OptimizerSteps | None:
@@ -97,8 +112,10 @@ def current_counter() -> OptimizerSteps | None:
     return _running
 
 
-class OptimizerSteps:
-    """Starts a recording at the first optimizer step and ends one of its steps at each further one.
+class OptimizerSteps(Listener):
+    """Starts a recording at the first step and ends one of its steps at each further one.
+
+    Where no optimizer of torch steps, each backward pass is a step: other libraries have optimizers of their own.
 
     Args:
         adopted: keeps a trace of the script's own profiler, for a script that leaves no room for dptrace's.
@@ -107,9 +124,11 @@ class OptimizerSteps:
     def __init__(self, adopted: ScriptProfilerSteps | None = None) -> None:
         self.seen = self._refused = False
         self.process = os.getpid()
-        """The id of this process: a child that the script forks inherits the hook but must not touch the recording."""
+        """The id of this process: a child that the script forks inherits the hooks but must not touch the recording."""
         self._recording: Recording | None = None
         self._counted: CountedOptimizer | None = None
+        self._passes = Counter[bool]()
+        """Backward passes without an optimizer of torch, by whether they accumulate gradients."""
         self._first: weakref.ref[Optimizer] | None = None
         self._adopted = adopted
         self._explicit = False
@@ -117,36 +136,62 @@ class OptimizerSteps:
         self._evaluation = EvaluationMarks()
 
     def install(self) -> None:
-        """Follow the steps of all optimizers of this process, and make this its counter."""
+        """Follow the training of this process, and make this its counter."""
         global _running
         _running = self
-        register_optimizer_step_pre_hook(mark_closure)
-        register_optimizer_step_post_hook(self)
+        listen(self)
 
-    def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        """Count a step of an optimizer, as a hook."""
-        if self.forked or self._refused:
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """Count a step of an optimizer."""
+        if not self._counts():
             return
-        self.seen = True
-        if latest() is not None and latest() is not self._recording:
-            return  # the script calls record() itself
-        self._explicit = self._explicit or _EXPLICIT in sys.modules
         if self._first is None:
             self._first = weakref.ref(optimizer)
         if self._explicit:
             return
-        if self._recording is None or self._counted is None:
+        if self._counted is None:
+            if self._recording is not None and self._recording.is_recording:
+                return  # steps of backward passes, which a first step of an optimizer does not change
             self._counted = CountedOptimizer(optimizer)
-            self._begin()
+            self._end_step()
         elif self._counted.ends_step(optimizer):
-            self._note_uneven_steps(self._recording, self._counted)
-            self._recording.step()
+            self._note_uneven_steps()
+            self._end_step()
+
+    def after_backward(self, accumulates: bool) -> None:
+        """Count a backward pass, if nothing else tells where steps end."""
+        if self._counted is not None or not self._counts() or self._explicit:
+            return
+        self._passes[accumulates] += 1
+        if self._passes[True] and not accumulates:
+            return  # autograd.grad() beside backward() is a part of a step
+        passes = self._passes[accumulates]
+        if passes >= (_PASSES_BEFORE_A_STEP if _has_optimizer() else 2):
+            self._end_step()
+            if self._recording is not None and _BY_PASSES not in self._recording.notes:
+                self._recording.notes.append(_BY_PASSES)
+
+    def _counts(self) -> bool:
+        """Return whether what is heard counts: not in a forked child, nor where the script calls record() itself."""
+        if self.forked or self._refused:
+            return False
+        self._explicit = self._explicit or _EXPLICIT in sys.modules
+        return latest() is None or latest() is self._recording
+
+    def _end_step(self) -> None:
+        if self._recording is None:
+            self._begin()
+            return
+        self._recording.step()
+        if self._recording.is_over:
+            leave(self)
+            self._evaluation.stop()
 
     def end_step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step because the script says so; from now on, optimizers do not count."""
         if self.forked or self._refused:
             return
-        self.seen = self._explicit = True
+        self._explicit = True
         recording = latest()
         if recording is not None:
             recording.step(loss)
@@ -154,6 +199,7 @@ class OptimizerSteps:
             self._begin()
 
     def _begin(self) -> None:
+        self.seen = True
         if self._refused:
             return
         try:
@@ -169,24 +215,31 @@ class OptimizerSteps:
         optimizer = None if self._first is None else self._first()
         if optimizer is not None:
             if self._adopted is not None:
-                self._adopted(optimizer, (), {})
+                self._adopted.after_optimizer(optimizer)
             self._recording.set_parameters(p for group in optimizer.param_groups for p in group["params"])
         self._recording.__enter__()
         self._evaluation.start()
 
-    @staticmethod
-    def _note_uneven_steps(recording: Recording, counted: CountedOptimizer) -> None:
+    def _note_uneven_steps(self) -> None:
+        recording, counted = self._recording, self._counted
+        if recording is None or counted is None or not counted.uneven:
+            return
         note = (
             f"The script's optimizers step at different rates; each step of {counted.name} counts as a step of the "
             f"training. If it is not, {STEP_ADVICE}."
         )
-        if counted.uneven and note not in recording.notes:
+        if note not in recording.notes:
             recording.notes.append(note)
 
     @property
     def forked(self) -> bool:
         """Whether this process is a child that the script forked."""
         return os.getpid() != self.process
+
+    @property
+    def passes(self) -> int:
+        """The number of backward passes while no optimizer had stepped."""
+        return self._passes.total()
 
     def close(self, error: BaseException | None) -> None:
         """End the recording."""
@@ -221,8 +274,7 @@ def watch_steps() -> Steps:
     settings = LauncherSettings.from_environment()
     adopted = ScriptProfilerSteps(settings) if settings is not None else None
     if settings is not None and adopted is not None and settings.use_script_profiler:
-        register_optimizer_step_pre_hook(mark_closure)
-        register_optimizer_step_post_hook(adopted)
+        listen(adopted)
         steps: Steps = adopted
     else:
         steps = OptimizerSteps(adopted)

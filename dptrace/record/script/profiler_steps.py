@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -23,10 +22,14 @@ from dptrace.errors import RecordingError
 from dptrace.record import messages
 from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import RankStore
+from dptrace.record.gloo import gloo_threads
+from dptrace.record.hooks import Arguments, Listener
+from dptrace.record.marks import mark_closure
 from dptrace.record.output import start_thread, write_rank
-from dptrace.record.profiler import AlignedProfile, device_of, gloo_threads, quiet_stderr
+from dptrace.record.profiler import AlignedProfile, device_of, quiet_stderr
 from dptrace.record.rank_metadata import ddp_logging, foreign_metadata
 from dptrace.record.recording import latest
+from dptrace.record.safety import harmless, say
 
 
 class _SharedResult:
@@ -46,7 +49,7 @@ class _SharedResult:
                 self._result.save(path)
                 self.keep(path)
         except OSError as error:
-            print(f"dptrace: the script's trace cannot be written to {path}: {error}", file=sys.stderr)
+            say(f"dptrace: the script's trace cannot be written to {path}: {error}")
 
     def keep(self, saved: str | None = None) -> None:
         """Keep the trace in a temporary file: a copy of where the script has saved it, if it has."""
@@ -67,13 +70,14 @@ class _SharedResult:
         return getattr(self._result, name)
 
 
-class ScriptProfilerSteps:
+class ScriptProfilerSteps(Listener):
     """Keeps a trace of the script's profiler, the first one that is wanted, and writes it when the script ends.
 
     With --use-script-profiler it takes the place of :class:`.OptimizerSteps`; without, it is there for a script whose
     profiler leaves no room for dptrace's.
     """
 
+    passes = 0
     seen = True
     """The launcher reports a script that did not profile itself: it suffices that one rank did."""
 
@@ -102,16 +106,17 @@ class ScriptProfilerSteps:
             with quiet_stderr() if self.wanted else nullcontext():
                 result = original(profiler, *arguments, **keywords)
             if not self.forked and not isinstance(profiler, AlignedProfile):
-                try:
-                    after(profiler)
-                except Exception as error:  # must not end the script
-                    messages.report_failure(error, of_recorder=True)
+                after(profiler)
             return result
 
         setattr(profile, name, wrapped)
 
-    def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        """Keep the parameters of the first optimizer that steps, as an optimizer's hook."""
+    def before_optimizer(self, optimizer: Optimizer, arguments: Arguments) -> Arguments | None:
+        """Mark the closure that the optimizer calls."""
+        return mark_closure(optimizer, *arguments)
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """Keep the parameters of the first optimizer that steps."""
         if not self._parameters:
             self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -130,9 +135,11 @@ class ScriptProfilerSteps:
         """Whether this process writes a trace."""
         return bool(self._writing)
 
+    @harmless("keeping the trace of the script's profiler", is_needed=True)
     def _begin(self, profiler: Any) -> None:
         self._first_step[id(profiler)] = profiler.step_num
 
+    @harmless("keeping the trace of the script's profiler", is_needed=True)
     def _end(self, profiler: Any) -> None:
         """Keep the first trace, which the script can still save."""
         if self._result is not None:

@@ -27,8 +27,9 @@ from dptrace.record.processes import (
     is_running,
     tie_to_parent,
 )
-from dptrace.record.recording import is_failure, latest
+from dptrace.record.recording import latest
 from dptrace.record.run_folder import finish_for_launcher
+from dptrace.record.safety import is_own, say
 from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
 from dptrace.record.script.optimizer_steps import Steps, watch_steps
@@ -61,38 +62,44 @@ def run_program(program: str, is_module: bool) -> NoReturn:
 
 
 def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> int:
+    end: BaseException | None = None
     try:
         execute(program, is_module)
-    except SystemExit as stop:
-        if steps.forked:
-            exit_now(exit_code(stop))
-        if is_failure(stop):
-            if isinstance(stop.code, str):
-                print(stop.code, file=sys.stderr)
-            _fail(steps, stop, exit_code(stop))
-    except KeyboardInterrupt as stop:
-        traceback.print_exception(stop.with_traceback(program_frames(stop.__traceback__)))
-        _fail(steps, None, exit_code(stop))
-    except Exception as error:
-        if steps.forked:
-            traceback.print_exc()
-            exit_now(1)
-        traceback.print_exception(error.with_traceback(program_frames(error.__traceback__)))
-        spawn.report_killed_rank(error)
-        _fail(steps, error, 1)
+    except BaseException as error:
+        end = error
+        _show(error, f"python {'-m ' * is_module}{program} …")
+        if not steps.forked:
+            spawn.report_killed_rank(error)
+    code = 0 if end is None else exit_code(end)
     if steps.forked:
         # At once: a forked child lacks the profiler's threads, and the interpreter would wait for them at exit.
-        exit_now(0)
+        exit_now(code)
+    if code:
+        _fail(steps, None if isinstance(end, KeyboardInterrupt) else end, code)
     steps.close(None)
-    return 0 if steps.seen or latest() is not None or ranks.are_started else _report_no_steps(ranks)
+    if not (steps.seen or latest() is not None or ranks.are_started):
+        messages.report_failure(RecordingError(ranks.no_steps_message(steps.passes)), of_recorder=True)
+    return 0
 
 
-def _report_no_steps(ranks: spawn.OwnRanks) -> int:
-    if messages.LauncherSettings.own() is not None:
-        print(f"dptrace: {ranks.no_steps_message()}", file=sys.stderr)
-        return 0  # the training itself has succeeded
-    messages.report_failure(RecordingError(ranks.no_steps_message()))
-    return 1
+def _show(error: BaseException, without: str) -> None:
+    """Show what ended the program as Python does: by the program's own hook, or by what it gave to ``sys.exit()``.
+
+    Args:
+        without: the command that trains without dptrace.
+    """
+    if isinstance(error, SystemExit):
+        if not isinstance(error.code, int | None):
+            say(str(error.code))
+        return
+    trace = program_frames(error.__traceback__)
+    try:
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+    except Exception:
+        traceback.print_exc()
+        traceback.print_exception(error)
+    if is_own(trace):
+        say(f"dptrace: this error is in dptrace's recorder; please report it, and train without it: {without}")
 
 
 def _fail(steps: Steps, error: BaseException | None, code: int) -> NoReturn:

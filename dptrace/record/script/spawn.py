@@ -29,8 +29,9 @@ import torch.multiprocessing
 from dptrace.errors import RecordingError
 from dptrace.record import messages
 from dptrace.record.distributed import exit_now
-from dptrace.record.processes import ignore_termination, tie_to_parent
+from dptrace.record.processes import INTERRUPT_IGNORED, ignore_termination, tie_to_parent
 from dptrace.record.recording import is_failure, latest
+from dptrace.record.safety import harmless, say
 from dptrace.record.script.optimizer_steps import Steps, watch_steps
 
 _LAUNCHER_VARIABLES = re.compile(
@@ -82,15 +83,15 @@ class OwnRanks:
         """Whether the script has started ranks, in whichever of the launcher's processes."""
         return self.started or messages.has_spawned()
 
-    def no_steps_message(self) -> str:
-        """Return the message that there was no step to record, and what to do."""
+    def no_steps_message(self, passes: int) -> str:
+        """Return the message that there was no step to record in so many backward passes, and what to do."""
         if self.other_processes:
             return (
-                f"{self.start.program} made no optimizer step in its own process. It started others, which joined no "
-                "process group, so dptrace cannot tell which ranks they are. Let each call init_process_group() with "
-                "its rank; or let torchrun start one process per rank."
+                f"{messages.NOTHING_RECORDED}{self.start.program} made no step in its own process. It started others, "
+                "which joined no process group, so dptrace cannot tell which ranks they are. Let each call "
+                "init_process_group() with its rank; or let torchrun start one process per rank."
             )
-        return messages.no_steps_message(self.start.program)
+        return messages.no_steps_message(self.start.program, passes)
 
     def start_processes(
         self,
@@ -103,22 +104,29 @@ class OwnRanks:
     ) -> Any:
         """Start the script's ranks in place of torch's function, and record them."""
         plain = (nprocs, join, daemon, start_method)
+        if self._records(nprocs):
+            return self.original(_run_spawned, (self.start, nprocs, start_method, fn, tuple(args)), *plain)
+        return self.original(fn, args, *plain)
+
+    @harmless("recording ranks that the script starts", otherwise=False)
+    def _records(self, ranks: int) -> bool:
+        """Return whether processes that the script starts are its ranks; end the processes that are not needed."""
         if os.getpid() != self.start.parent or dist.is_initialized():
-            return self.original(fn, args, *plain)  # a rank's helpers
+            return False  # a rank's helpers
         if not self.start.is_first:
             self.started = True
             sys.exit(0)
         self.start.drop_variables()
         if self.started:
-            print("dptrace: only the ranks that the script started first are recorded.", file=sys.stderr)
+            say("dptrace: only the ranks that the script started first are recorded.")
             messages.leave_recording()
-            return self.original(fn, args, *plain)
+            return False
         self.started = True
-        if (asked := self.start.launcher.get("LOCAL_WORLD_SIZE", "1")) != str(nprocs):
-            what = f"{self.start.program} starts its own ranks: recording its {nprocs} instead of {asked}"
-            print(f"dptrace: {what}.", file=sys.stderr)
-        return self.original(_run_spawned, (self.start, nprocs, start_method, fn, tuple(args)), *plain)
+        if (asked := self.start.launcher.get("LOCAL_WORLD_SIZE", "1")) != str(ranks):
+            say(f"dptrace: {self.start.program} starts its own ranks: recording its {ranks} instead of {asked}.")
+        return True
 
+    @harmless("recording ranks that the script starts")
     def begin_process(self, process: Any) -> None:
         """Prepare a process that the script starts with ``multiprocessing.Process``, which may become a rank."""
         target = process._target
@@ -134,7 +142,9 @@ class OwnRanks:
 
 def install(program: str) -> OwnRanks:
     """Watch for ranks that the script starts itself; call this before the script runs."""
-    launcher = {name: value for name, value in os.environ.items() if _LAUNCHER_VARIABLES.fullmatch(name)}
+    # Without torchrun, they are the user's own, for the ranks that the script starts.
+    torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    launcher = {name: value for name, value in os.environ.items() if torchrun and _LAUNCHER_VARIABLES.fullmatch(name)}
     ranks = OwnRanks(_Start(program, launcher, os.getpid()), _SPAWN.start_processes)
     if not dist.is_available():
         return ranks
@@ -163,23 +173,37 @@ def _watch_joining(start: _Start) -> None:
 
     @functools.wraps(original)
     def join(*args: Any, **keywords: Any) -> Any:
-        if os.getpid() == start.parent or not _joins_own_group(start, args, keywords):
-            return original(*args, **keywords)
-        if not start.is_first:
-            messages.mark_spawned()
-            starter = multiprocessing.parent_process()
-            if starter is not None and starter.pid == start.parent and starter.is_alive():
-                os.kill(start.parent, _LEAVE)
-            exit_now(0)
-        start.drop_variables()
-        original(*args, **keywords)
-        steps = _begin_rank(start, dist.get_rank(), dist.get_world_size())
-        multiprocessing.util.Finalize(None, _end_rank, args=(steps, start), exitpriority=100)
+        is_rank = _becomes_rank(start, args, keywords)
+        result = original(*args, **keywords)
+        if is_rank:
+            _follow_rank(start)
+        return result
 
     for module in (dist, dist.distributed_c10d, sys.modules.get("__main__"), sys.modules.get("__mp_main__")):
         for name, value in list(vars(module).items()) if module is not None else ():
             if value is original:
                 setattr(module, name, join)
+
+
+@harmless("recording ranks that the script starts", otherwise=False)
+def _becomes_rank(start: _Start, args: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Return whether this process becomes a rank by joining a group; end it where it is not needed."""
+    if os.getpid() == start.parent or not _joins_own_group(start, args, keywords):
+        return False
+    if not start.is_first:
+        messages.mark_spawned()
+        starter = multiprocessing.parent_process()
+        if starter is not None and starter.pid == start.parent and starter.is_alive():
+            os.kill(start.parent, _LEAVE)
+        exit_now(0)
+    start.drop_variables()
+    return True
+
+
+@harmless("recording ranks that the script starts")
+def _follow_rank(start: _Start) -> None:
+    steps = _begin_rank(start, dist.get_rank(), dist.get_world_size())
+    multiprocessing.util.Finalize(None, _end_rank, args=(steps, start), exitpriority=100)
 
 
 def _joins_own_group(start: _Start, args: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
@@ -195,15 +219,19 @@ def _joins_own_group(start: _Start, args: Sequence[Any], keywords: Mapping[str, 
     return other_numbers or explicit or given.get("store") is not None or method not in (None, "env://")
 
 
-def _begin_rank(start: _Start, index: int, ranks: int) -> Steps:
+@harmless("recording ranks that the script starts")
+def _begin_rank(start: _Start, index: int, ranks: int) -> Steps | None:
     messages.set_spawned(index, ranks)
     steps = watch_steps()
     tie_to_parent(str(os.getppid()), lambda: steps.writing)
     return steps
 
 
-def _end_rank(steps: Steps, start: _Start) -> None:
+@harmless("ending the recording of a rank")
+def _end_rank(steps: Steps | None, start: _Start) -> None:
     """End a rank's recording; an exception that ends the process is being handled."""
+    if steps is None:
+        return
     error = sys.exc_info()[1]
     ignore_termination()
     if error is not None and is_failure(error):
@@ -212,7 +240,9 @@ def _end_rank(steps: Steps, start: _Start) -> None:
         return
     steps.close(None)
     if not steps.seen and latest() is None:
-        messages.report_failure(RecordingError(messages.no_steps_message(start.program)))
+        messages.report_failure(
+            RecordingError(messages.no_steps_message(start.program, steps.passes)), of_recorder=True
+        )
 
 
 def _run_spawned(
@@ -249,7 +279,8 @@ def exit_after_threads(code: int = 0) -> NoReturn:
     If threads of gloo or the profiler are still ending, the teardown sometimes aborts a rank whose recording is
     complete (``terminate called without an active exception``).
     """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not INTERRUPT_IGNORED:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         # Ends idle pools of threads, as torch.compile leaves one, and waits for all other threads.
         threading._shutdown()  # type: ignore[attr-defined]  # not in its stub

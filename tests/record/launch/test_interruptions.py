@@ -136,13 +136,25 @@ except KeyboardInterrupt:
 """
 
 
-def _interrupted(folder: Path, script: str, number: int, *words: str) -> tuple[int, str, str]:
-    """Signal a recorder once its training is in the window; return its exit code and what it printed."""
+def _interrupted(folder: Path, script: str, number: int, *words: str, ignored: bool = False) -> tuple[int, str, str]:
+    """Signal a recorder once its training is in the window; return its exit code and what it printed.
+
+    Args:
+        ignored: whether the recorder is started with this signal ignored, as nohup and a shell's ``&`` do.
+    """
     (folder / "train.py").write_text(script)
     options = ["--warmup", "2", "--steps", "5000", "-o", "t", *words[:2]]
     command = [sys.executable, "-m", "dptrace", "record", *options, "train.py", *words[2:]]
     pipe = subprocess.PIPE
-    recorder = subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True, env=environment())
+    recorder = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=environment(),
+        preexec_fn=(lambda: signal.signal(number, signal.SIG_IGN)) if ignored else None,
+    )
     until = time.monotonic() + 120
     while not (folder / "ready").exists() and time.monotonic() < until:
         time.sleep(0.02)
@@ -161,6 +173,26 @@ def test_a_script_saves_at_ctrl_c_as_long_as_it_takes(gpus: str, seconds: str, e
 
     assert (expected, "saved\n") == (code, printed), said
     assert "waiting for the training to end … (Ctrl-C again gives up)" in said
+    assert ["ready", "t", "train.py"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals, tmp_path: Path) -> None:
+    """Under nohup, or in the background of a script, the training goes on to its end."""
+    script = SAVING.replace("4000", "60") + 'print("trained")\n'
+    code, printed, said = _interrupted(tmp_path, script, number, "--gpus", "1", "0", ignored=True)
+
+    assert (0, "trained\n") == (code, printed), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpus", ["1", "2"])
+def test_a_closed_terminal_has_its_exit_code(gpus: str, tmp_path: Path) -> None:
+    """SIGHUP ends the training as SIGTERM does, and the code is that of SIGHUP."""
+    code, printed, said = _interrupted(tmp_path, SAVING, signal.SIGHUP, "--gpus", gpus, "0")
+
+    assert (129, "") == (code, printed), said
     assert ["ready", "t", "train.py"] == sorted(path.name for path in tmp_path.iterdir())
 
 

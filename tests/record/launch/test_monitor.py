@@ -181,6 +181,27 @@ def test_a_rank_without_a_step_for_too_long_stalls_the_job(run: RunFolder, monke
     assert all(words in text for words in ("rank 0", "step 111", "rank 1", "step 2"))
 
 
+def test_a_script_without_a_limit_goes_on_and_where_it_stands_is_said_once(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may evaluate for an hour; a trainer of dptrace has nothing that takes so long, and hangs."""
+    now, reporter = [0.0], SilentReporter()
+    monkeypatch.setattr("dptrace.record.launch.monitor.time", SimpleNamespace(monotonic=lambda: now[0]))
+    script, trainer = Monitor(JOB, run, reporter), Monitor(replace(JOB, mode="ddp"), run, SilentReporter())
+    _beat(run, 0, 2)
+    for seconds in (1, 1900, 2000, 4000):
+        now[0] = seconds
+        script.poll(os.getpid())
+
+    (text,) = [message for message in reporter.messages if "goes on" in message]
+    assert all(words in text for words in ("rank 0", "step 2", "--timeout"))
+    now[0] = 5000
+    trainer.poll(os.getpid())
+    now[0] = 7000
+    with pytest.raises(Stalled):
+        trainer.poll(os.getpid())
+
+
 def test_a_terminal_is_told_what_the_job_does(run: RunFolder) -> None:
     """From the wait for the first step to the writing of the traces, once each."""
     reporter = SilentReporter()

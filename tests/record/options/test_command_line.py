@@ -34,7 +34,6 @@ def test_a_command_line_names_the_program(words: str, target: str, is_module: bo
     ("words", "says"),
     [
         ("python", "Name the script after python"),
-        ("python -", "reads none from its input"),
         ("python -c print()", "write the code to a file"),
         ("python -i train.py", "-i"),
         ("-m", "-m needs a value"),

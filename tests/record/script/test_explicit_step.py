@@ -81,7 +81,7 @@ def test_in_a_script_it_counts_instead_of_the_optimizer(folder: Path, monkeypatc
 
     for _ in range(5):
         for _ in range(7):
-            steps(optimizer, (), {})
+            steps.after_optimizer(optimizer)
         assert not (folder / "window1" / "rank0.piece.json").exists()
         step(0.5)
     steps.close(None)

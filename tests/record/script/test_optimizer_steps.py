@@ -45,12 +45,12 @@ def test_a_script_that_records_itself_is_left_to_it(folder: Path) -> None:
     steps, (optimizer,) = OptimizerSteps(), _optimizers(1)
     with record("elsewhere", steps=7, warmup=5) as recording:
         for _ in range(2):
-            steps(optimizer, (), {})
+            steps.after_optimizer(optimizer)
         assert 0 == recording.steps_done
         assert 3 == recording.total_steps
         for _ in range(3):
             recording.step()
-    steps(optimizer, (), {})
+    steps.after_optimizer(optimizer)
     steps.close(None)
 
     assert (1, []) == (_piece(folder)["recorded_steps"], _piece(folder)["notes"])

@@ -65,7 +65,7 @@ def test_the_first_trace_is_the_run_and_the_scripts_own_is_whole(adopt: Callable
         assert profiler.key_averages()
 
     _train(9, schedule=_plan(repeat=2), on_trace_ready=ready, record_shapes=True)
-    steps(torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1), (), {})
+    steps.after_optimizer(torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1))
     steps.close(None)
 
     assert [["ProfilerStep#2", "ProfilerStep#3"], ["ProfilerStep#6", "ProfilerStep#7"]] == [
@@ -82,7 +82,7 @@ def test_the_first_trace_is_the_run_and_the_scripts_own_is_whole(adopt: Callable
 def test_a_trace_that_the_script_does_not_save_is_kept_too(adopt: Callable[[], Any], tmp_path: Path) -> None:
     """Many scripts only print a table."""
     steps = adopt()
-    steps(torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1), (), {})
+    steps.after_optimizer(torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1))
     _train(4, schedule=_plan(repeat=1), record_shapes=True)
     steps.close(None)
 
@@ -173,13 +173,13 @@ dist.destroy_process_group()
 @pytest.mark.spawn
 @pytest.mark.parametrize(("who", "ranks"), [("all", [0, 1]), ("first", [0]), ("none", [])])
 def test_a_job_is_recorded_with_its_own_profiler(tmp_path: Path, who: str, ranks: list[int]) -> None:
-    """Ranks that profile themselves are the run; a job without any is an error that says what to do."""
+    """Ranks that profile themselves are the run; a job without any ends well, and is told what to do."""
     (tmp_path / "train.py").write_text(SCRIPT)
     options = ["--gpus", "2", "--use-script-profiler", "-o", "run", "train.py", who, "1"]
     ended = dptrace("record", *options, cwd=tmp_path, ok=False)
 
     if not ranks:
-        assert 1 == ended.returncode
+        assert 0 == ended.returncode
         assert "--use-script-profiler" in ended.stderr
         assert "Traceback" not in ended.stderr
         assert ["train.py"] == [path.name for path in tmp_path.iterdir()]

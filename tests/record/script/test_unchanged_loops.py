@@ -119,13 +119,33 @@ for _ in range(6):
 """
 
 
+PASSES = """
+for _ in range(8):
+    loss = (model(data) ** 2).mean()
+    loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 1e-3 * parameter.grad
+            parameter.grad = None
+"""
+FUNCTIONAL = """
+parameters = tuple(model.parameters())
+for _ in range(8):
+    gradients = torch.autograd.grad((model(data) ** 2).mean(), parameters)
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients):
+            parameter -= 1e-3 * gradient
+"""
+
+
 def _record(script: str, folder: Path) -> dict[str, object]:
     """Record two steps of a script after two of warm-up, and return this rank's part of run.json."""
     (folder / "train.py").write_text(SETUP + script)
     settings = LauncherSettings(str(folder), "runs/x", steps=2, warmup=2, wait=0).environment()
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     variables = environment() | settings | paths
-    done = run_python("-m", "dptrace.record.script.runner", "train.py", cwd=folder, env=variables)
+    start = str(ROOT / "dptrace" / "record" / "launch" / "start.py")
+    done = run_python(start, "dptrace.record.script.runner", "train.py", cwd=folder, env=variables)
     assert 0 == done.returncode, done.stderr
     piece: dict[str, object] = json.loads((folder / "window1" / "rank0.piece.json").read_text())
     return piece
@@ -157,6 +177,16 @@ def test_a_step_is_a_pass_with_forward_backward_and_update(script: str, multipli
     assert (split[["forward_ns", "backward_ns"]] > 0).all(axis=None)
     assert ((split["optimizer_ns"] + split["other_ns"]) > 0).all()
     assert 2 * multiplications == _products(tmp_path)
+
+
+@pytest.mark.parametrize("script", [PASSES, FUNCTIONAL])
+def test_without_an_optimizer_a_pass_is_a_step_and_said_to_be(script: str, tmp_path: Path) -> None:
+    """By backward() or by autograd.grad(): as many products of matrices as a pass has."""
+    piece = _record(script, tmp_path)
+
+    assert 2 == piece["recorded_steps"]
+    assert "each backward pass counts as a step" in str(piece["notes"])
+    assert 2 * (3 + 5) == _products(tmp_path)
 
 
 def test_evaluation_between_steps_is_no_forward(tmp_path: Path) -> None:
