@@ -13,10 +13,10 @@ from dptrace.analysis.per_gpu.split import FIGURES, partition, split
 from dptrace.errors import DptraceError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
-from tests.support.real_traces import REAL, needs_real_traces, real
+from tests.support.real_traces import REAL, needs_real_traces, real, real_files
 
 GOLDEN = json.loads((REAL / "golden.json").read_text()) if (REAL / "golden.json").exists() else {}
-EVERY = sorted(str(path.relative_to(REAL)) for path in REAL.glob("*/*.json.gz")) if GOLDEN else []
+EVERY = [str(path.relative_to(REAL)) for path in real_files() if path.parent.parent == REAL] if GOLDEN else []
 PARTS = [name for name in FIGURES if name not in ("wall_ns", "overlapped_comm_ns")]
 
 

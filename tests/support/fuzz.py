@@ -32,7 +32,7 @@ from dptrace.readers.trace import Trace
 from tests.support.damage import damaged, mutated_document
 from tests.support.fuzz_formats import archived, damaged_packets, framed, perfetto_files
 from tests.support.kineto_files import KinetoFile, training_step
-from tests.support.real_traces import REAL
+from tests.support.real_traces import real_files
 from tests.support.silent_damage import check_silence
 
 LIMIT_S = 20
@@ -63,7 +63,7 @@ def made_by_hand() -> Iterator[bytes]:
 
 def recordings() -> Iterator[bytes]:
     """Yield small recorded traces: the project's, and the shared ones where available."""
-    for path in sorted([*_OURS.rglob("*.json.gz"), *REAL.rglob("*.json.gz")]):
+    for path in sorted([*_OURS.rglob("*.json.gz"), *real_files()]):
         if path.stat().st_size < _LARGEST:
             yield gzip.decompress(path.read_bytes())
 

@@ -14,6 +14,15 @@ needs_real_traces = pytest.mark.skipif(
 )
 
 
+_TIMELINES = "straggler_analysis"
+"""A folder of timelines of stages, which torch.profiler has not written."""
+
+
+def real_files() -> list[Path]:
+    """List the files of torch.profiler; none where they are not here."""
+    return sorted(path for path in REAL.rglob("*.json.gz") if _TIMELINES not in path.parts)
+
+
 def real(name: str) -> str:
     """Give the path of a recording by its name in the catalogue."""
     return str(REAL / name)

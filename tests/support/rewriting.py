@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import dptrace
 import dptrace.readers.stream
 from tests.support.fuzz import made_by_hand, recordings
-from tests.support.real_traces import REAL
+from tests.support.real_traces import real_files
 from tests.support.silent_damage import figures
 
 _IDS = ("pid", "tid", "id")
@@ -89,7 +89,7 @@ def _difference(before: Any, after: Any, at: str = "") -> str | None:
 
 
 def _larger() -> Iterator[bytes]:
-    for path in sorted(REAL.rglob("*.json.gz")):
+    for path in real_files():
         text = gzip.decompress(path.read_bytes())
         if 60_000 <= path.stat().st_size and len(text) <= _LONGEST:
             yield text

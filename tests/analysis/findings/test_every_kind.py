@@ -19,10 +19,10 @@ from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
 from tests.support.double_counting import check_no_time_counts_twice
 from tests.support.paths import ROOT
 from tests.support.planted import Plant, planted_job
-from tests.support.real_traces import REAL
+from tests.support.real_traces import REAL, real_files
 
 OWN = sorted(path.name for path in (ROOT / "traces").iterdir() if path.is_dir())
-OTHERS = sorted(path.name for path in REAL.glob("*_*") if path.is_dir()) if (REAL / "golden.json").exists() else []
+OTHERS = sorted({path.parent.name for path in real_files() if "_" in path.parent.name and path.parent.parent == REAL})
 
 
 def check(run: Run) -> None:

@@ -22,7 +22,7 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category, CommArgs, Trace
 from dptrace.timeline.build import build_timelines
 from tests.support.kineto_files import BASE_NS, KinetoFile, training_step
-from tests.support.real_traces import REAL, needs_real_traces
+from tests.support.real_traces import needs_real_traces, real_files
 
 
 @pytest.mark.parametrize("start", ["1712195495519689.047", "4458676522690.655", "7999999999999.999", "12", "0.001"])
@@ -302,7 +302,7 @@ def kernels(trace: Trace) -> list[tuple[float, float]]:
 
 @pytest.mark.heavy
 @needs_real_traces
-@pytest.mark.parametrize("path", sorted(REAL.rglob("*.json.gz")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", real_files(), ids=lambda path: path.name)
 def test_real_recordings_are_not_touched(path: Path) -> None:
     """No event of a real file is dropped, cut or repaired: dependent launches really overlap on a stream."""
     assert () == read_trace(path).damage
