@@ -1,8 +1,9 @@
 """Where the recorder looks into a training: before and after each optimizer's step, and after each backward pass.
 
-A process has one set of hooks, which all listeners share, and none while nobody listens. torch.compile does not trace
-them. Inside autograd's engine no profiler can be switched, since torch crashes then; so an optimizer that steps in a
-gradient's hook is heard there, and what switches waits for :meth:`Listener.after_backward`.
+A process has one set of hooks, which all listeners share, and none while nobody listens, but for the one around the end
+of the process group. torch.compile does not trace them. Inside autograd's engine no profiler can be switched, since
+torch crashes then; so an optimizer that steps in a gradient's hook is heard there, and what switches waits for
+:meth:`Listener.after_backward`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def listen(listener: Listener) -> None:
         _undo.append(register_optimizer_step_pre_hook(torch.compiler.disable(_before_optimizer)).remove)
         _undo.append(register_optimizer_step_post_hook(torch.compiler.disable(_after_optimizer)).remove)
         _undo.append(_wrap_engine())
-        _undo.append(_wrap_destruction())
+    if dist.is_available():
+        _wrap_destruction()
 
 
 def leave(listener: Listener, at_once: bool = False) -> None:
@@ -125,14 +127,14 @@ def _wrap_engine() -> Callable[[], None]:
     return replace((torch.autograd, graph), "_engine_run_backward", run)
 
 
-def _wrap_destruction() -> Callable[[], None]:
-    """Let gloo's threads come to rest before a process group is destroyed; return what undoes that.
+@functools.cache
+def _wrap_destruction() -> None:
+    """Let gloo's threads come to rest before a process group is destroyed, whenever that is.
 
     The last one to release a group waits for its threads with the interpreter's lock, which they need to release a
-    collective that has just ended. A thread of the recorder that takes the lock meanwhile makes that more likely.
+    collective that has just ended: torch alone hangs so too. A thread of the recorder that takes the lock meanwhile
+    makes that more likely, so this stays when the recording is over.
     """
-    if not dist.is_available():
-        return lambda: None
     original = dist.destroy_process_group
 
     @functools.wraps(original)
@@ -142,7 +144,7 @@ def _wrap_destruction() -> Callable[[], None]:
         _rest()
         return original(*args, **kwargs)
 
-    return replace((dist, dist.distributed_c10d), "destroy_process_group", destroy)
+    replace((dist, dist.distributed_c10d), "destroy_process_group", destroy)
 
 
 @harmless("following the end of the process group")
