@@ -30,6 +30,10 @@ def _of(table: Sequence[Column], without: str = "") -> Shape:
 # fmt: off
 
 _FIGURES = " ".join(FIGURES)
+_OTHERS = " ".join(name for name in FIGURES if name != "wall_ns")
+_UNSURE = f"{_OTHERS} compute_ns"
+"""The figures that may be unknown."""
+_LIMITS = {"unknown bounds": {str: str}}
 _FINDING = {**_of(columns.FINDINGS), **{f"{name}?": column for name, column in _of(columns.GAINS).items()}}
 _STEP_AND_TIME = {"step": str, "wall_ns": float}
 _NO_PLACE = "rank device"
@@ -37,15 +41,15 @@ _NO_PLACE = "rank device"
 # analyze
 
 _WAITS = {"exposed_wait_ns": int | None, "exposed_unmatched_ns": int}
-_OF_KIND = {"count": int, "bytes": int | None, "exposed_ns overlapped_ns": int, **_WAITS}
+_OF_KIND = {"count": int, "bytes": int | None, "exposed_ns overlapped_ns": int | None, **_WAITS}
 _IN_FLIGHT = {"micro_batches": int, "expected_micro_batches bytes": int | None}
 _STEP = {
-    **_of(columns.STEPS, _NO_PLACE), "comm": {str: _OF_KIND}, "recompute_ns": int,
+    **_of(columns.STEPS, _NO_PLACE), "comm": {str: _OF_KIND}, "recompute_ns": int | None,
     "idle": _of(columns.IDLE, f"{_NO_PLACE} step idle_ns"),
 }
 _RANK = {
     "rank device_index": int, "device file": str, "steps": [_STEP], "total": _of(columns.STEPS, f"{_NO_PLACE} step"),
-    "coordinates?": {str: int}, "in_flight?": _IN_FLIGHT, "overlap_percent": float | None,
+    "coordinates?": {str: int}, "in_flight?": _IN_FLIGHT, "overlap_percent": float | None, **_LIMITS,
     "collectives": [_of(columns.CALLS, _NO_PLACE)],
 }
 _PIPELINE_STEP = {
@@ -75,7 +79,10 @@ _RANK_MEMORY = {
     "steps": [_of(columns.MEMORY_PEAKS, _NO_PLACE)], "kinds operators modules": [_of(columns.MEMORY_USE, _NO_PLACE)],
     "blocks": [_of(columns.BLOCKS, _NO_PLACE)], "allocator_calls": [_of(columns.ALLOCATOR_CALLS, "rank")],
 }
-_MEAN_STEP = {f"steps median_wall_ns {_FIGURES}": int, **_WAITS, "waits_for": [int], "steps_apart": [_STEP_AND_TIME]}
+_MEAN_STEP = {
+    "steps median_wall_ns wall_ns": int, _UNSURE: int | None, **_WAITS, **_LIMITS, "waits_for": [int],
+    "steps_apart": [_STEP_AND_TIME],
+}
 _MATCHED = {**_of(columns.MATCHED), "group_description": str, "group_ranks": [int], "members": [_of(columns.MEMBERS)]}
 _ANALYSIS = {
     "schema": 1, "run": str, "world_size": int, "mean_step": (_MEAN_STEP, None), "ranks": [_RANK], "notes": [str],
@@ -155,7 +162,7 @@ _DIFF = {
 
 _BASELINE = {"name path saved": str, "in_use": bool, "recordings steps ranks wall_ns bytes": int}
 _RUN_IN_TIME = {
-    "run recorded": str, f"ranks steps {_FIGURES}": int, "step_spread_ns": int | None,
+    "run recorded": str, "ranks steps wall_ns": int, f"{_OTHERS} step_spread_ns": int | None,
     "overlap_percent mfu": float | None,
 }
 _CHANGE_POINT = {
@@ -167,7 +174,8 @@ _SERIES = {"series": str, "runs": [_RUN_IN_TIME], "changes": [_CHANGE_POINT]}
 # log
 
 _METRICS = {
-    " ".join(f"dptrace/{name.removesuffix('_ns')}_ms" for name in FIGURES): float, "dptrace/overlap_percent?": float,
+    "dptrace/wall_ms": float, "dptrace/overlap_percent?": float,
+    " ".join(f"dptrace/{name.removesuffix('_ns')}_ms?" for name in FIGURES if name != "wall_ns"): float,
 }
 _LOGGED = {
     "schema": 1, "to where": str, "steps": [{"step": int, **_METRICS}],

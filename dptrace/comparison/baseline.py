@@ -31,6 +31,7 @@ from dptrace.comparison.sides import (
 from dptrace.comparison.significance import Float
 from dptrace.core.files import atomic_write, note_inputs, unreadable
 from dptrace.core.intervals import Int64
+from dptrace.core.notes import REASONS
 from dptrace.core.units import listed
 from dptrace.errors import DptraceError, UsageError
 from dptrace.readers.formats import BASELINE
@@ -61,6 +62,8 @@ class _Device(msgspec.Struct):
     """Figures and idle causes in ns, a value per step."""
     collectives: dict[str, list[_Count]]
     """Number of collectives of each kind in each step."""
+    lacks: list[str] = []
+    """The premises that fail in its recording; figures that are not known are 0."""
 
 
 class _Kernel(msgspec.Struct):
@@ -269,9 +272,13 @@ def _recording(run: Run) -> _Recording:
 
 def _device(sample: RunSample, row: int) -> _Device:
     device, index = sample.devices[row], sample.step_index[row]
-    figures = {name: values[row].tolist() for name, values in sample.figures.items()}
+    unknown = [0] * len(index)
+    figures = {
+        name: sample.figures[name][row].tolist() if name in sample.figures else unknown for name in (*FIGURES, *CAUSES)
+    }
     counts = {kind: comm.count[index].tolist() for kind, comm in device.split.comm.items()}
-    return _Device(device.timeline.rank, device.timeline.device, device.timeline.device_name, figures, counts)
+    timeline, lacks = device.timeline, list(device.split.lacks)
+    return _Device(timeline.rank, timeline.device, timeline.device_name, figures, counts, lacks)
 
 
 def _messages(key: Collective, values: Float) -> _Messages:
@@ -320,5 +327,6 @@ def _figures(device: _Device, steps: tuple[str, ...], collectives: tuple[Collect
     none = np.zeros(len(steps), np.int64)
     counts = {kind: np.array(count, np.int64) for kind, count in device.collectives.items()}
     comm = {kind: CommFigures(count, none, none, none) for kind, count in counts.items()}
-    split = Split(device.rank, device.gpu, steps, {name: values[name] for name in FIGURES}, comm)
+    lacks = tuple(premise for premise in device.lacks if premise in REASONS)
+    split = Split(device.rank, device.gpu, steps, {name: values[name] for name in FIGURES}, comm, lacks)
     return replace(figures_of(timeline), split=split, idle_causes={name: values[name] for name in CAUSES})

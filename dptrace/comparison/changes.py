@@ -185,7 +185,7 @@ def _figures_alpha(sides: Sides) -> float:
 def _figure_changes(
     sides: Sides, gpus: tuple[int, int] | None, kind_weights: Float, alpha: float, only: int | None = None
 ) -> tuple[Change, ...]:
-    names = (*FIGURES, *CAUSES)
+    names = [name for name in (*FIGURES, *CAUSES) if name in sides.a.figures and name in sides.b.figures]
     rows = [slice(None)] * 2 if gpus is None else [slice(gpu, gpu + 1) for gpu in gpus]
     x, y = (
         np.stack([side.figures[name][row] for name in names]).astype(float)
@@ -204,6 +204,8 @@ def _figure_changes(
     changes = {change.name: change for change in found}
     whole = {name: (round(change.a), round(change.b)) for name, change in changes.items()}
     for total, parts in (("idle_ns", CAUSES), ("wall_ns", PARTS)):
+        if not {total, *parts} <= whole.keys():
+            continue
         whole[total] = sum(whole[part][0] for part in parts), sum(whole[part][1] for part in parts)
     return tuple(replace(changes[name], a=whole[name][0], b=whole[name][1]) for name in names)
 
@@ -235,7 +237,10 @@ def without_claim(judged: Judged) -> Judged:
 
 def _overlap(side: Side, weight: Float) -> tuple[float, Float] | None:
     """Compute the overlap over all steps, and of each step."""
-    hidden, exposed = (side.figures[name].sum(axis=0) for name in ("overlapped_comm_ns", "exposed_comm_ns"))
+    names = ("overlapped_comm_ns", "exposed_comm_ns")
+    if not {*names} <= side.figures.keys():
+        return None
+    hidden, exposed = (side.figures[name].sum(axis=0) for name in names)
     both = hidden + exposed
     if not both.sum():
         return None

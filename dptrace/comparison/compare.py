@@ -406,7 +406,7 @@ def _summarize(comparison: Comparison) -> str:
 def _moved(comparison: Comparison) -> list[str]:
     """Return the changes beyond noise but the wall time of all steps, in words: parts first, largest first."""
     every = {change.name: change for change in (*comparison.changes, *comparison.wait_and_transfer)}
-    causes = () if every["idle_ns"].beyond else CAUSES
+    causes = () if "idle_ns" in every and every["idle_ns"].beyond else CAUSES
     names = [name for name in every if name not in ("wall_ns", *CAUSES) or name in causes]
     overall = [every[name] for name in names if every[name].beyond]
     named = {change.name for change in overall}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
 from dptrace.comparison.sides import devices_by_id, differing_facts, ideal_ns, refuse_copies, sample_run
 from dptrace.comparison.significance import Float
 from dptrace.core.units import plural
@@ -81,8 +81,8 @@ class Series:
     """What JSON has of each run: means over ranks and steps, without outlier steps."""
 
     def values(self, figure: str) -> Float:
-        """Return a figure of each run, in ns."""
-        return np.array([row[figure] for row in self.rows], np.float64)
+        """Return a figure of each run, in ns; NaN where it is not known."""
+        return np.array([np.nan if row[figure] is None else row[figure] for row in self.rows], np.float64)
 
     @cached_property
     def changes(self) -> tuple[ChangePoint, ...]:
@@ -91,6 +91,8 @@ class Series:
         least = MIN_CHANGE * float(self.values("wall_ns").mean())
         for figure in sorted(FIGURES, key=lambda name: name != "wall_ns"):
             values = self.values(figure)
+            if np.isnan(values).any():
+                continue
             alpha = ALPHA / 2 if figure == "wall_ns" else ALPHA / 2 / (len(FIGURES) - 1)
             places = change_points(values, alpha, least)
             means = [float(values[a:b].mean()) for a, b in pairwise([0, *places, len(values)])]
@@ -174,17 +176,16 @@ def _title(run: Run) -> str:
 
 def _row(run: Run, recorded: str) -> dict[str, Any]:
     sample, ideal = sample_run(run, devices_by_id(run)), ideal_ns(run)
-    figures = {name: float(sample.figures[name].mean()) for name in FIGURES}
-    both = figures["overlapped_comm_ns"] + figures["exposed_comm_ns"]
+    figures = {name: float(sample.figures[name].mean()) if name in sample.figures else None for name in FIGURES}
     return {
         "run": run.path,
         "recorded": _time(run.metadata.get("created")) or recorded,
         "ranks": run.world_size,
         "steps": len(sample.steps),
-        **{name: round(value) for name, value in figures.items()},
+        **{name: None if value is None else round(value) for name, value in figures.items()},
         "step_spread_ns": round(float(sample.wall.std(ddof=1))) if len(sample.steps) > 1 else None,
-        "overlap_percent": 100 * figures["overlapped_comm_ns"] / both if both else None,
-        "mfu": None if ideal is None else ideal / figures["wall_ns"],
+        "overlap_percent": overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"]),
+        "mfu": None if ideal is None else ideal / float(sample.wall.mean()),
     }
 
 

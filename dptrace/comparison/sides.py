@@ -156,9 +156,11 @@ class RunSample:
 
     @cached_property
     def figures(self) -> dict[str, Int64]:
-        """Each figure and idle cause by name: ns, devices by steps."""
+        """Each figure and idle cause by name, without those that are not known: ns, devices by steps."""
+        unknown = {name for device in self.devices for name in device.split.unknown}
         figures = {name: self._in_steps([device.split.figures[name] for device in self.devices]) for name in FIGURES}
-        return figures | {name: self._in_steps([d.idle_causes[name] for d in self.devices]) for name in CAUSES}
+        figures |= {name: self._in_steps([d.idle_causes[name] for d in self.devices]) for name in CAUSES}
+        return {name: values for name, values in figures.items() if name not in unknown}
 
     @cached_property
     def exposed_wait(self) -> Int64 | None:

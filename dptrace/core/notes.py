@@ -8,6 +8,43 @@ import msgspec
 
 from dptrace.core.units import plural
 
+# Premises of figures, as kinds of the notes that say where they fail; "What a recording lacks" in docs/definitions.md.
+
+MARKS = "marks"
+"""Steps are marked."""
+LAUNCHES = "launches"
+"""The calls that launch a GPU's work are known."""
+OPERATORS = "operators"
+"""Operators are recorded."""
+LABELS = "labels"
+"""The labels around a training's phases are recorded."""
+RECORDS = "records"
+"""A GPU's work is recorded whole."""
+LENGTHS = "lengths"
+"""The durations of a GPU's work are those that it had."""
+COLLECTIVES = "collectives"
+"""Collectives that operators request are recorded."""
+DEVICE = "device"
+"""The device is one whose work dptrace reads."""
+GPU_EVENTS = "GPU events"
+"""A machine with a GPU has recorded its work."""
+
+
+PHASES_NEED = (LAUNCHES, OPERATORS, LABELS)
+"""What the phase of work needs."""
+REASONS = {
+    MARKS: "no steps are marked",
+    LAUNCHES: "the calls that launched the work are not known",
+    OPERATORS: "no operators are recorded",
+    LABELS: "the labels of phases are not recorded",
+    RECORDS: "records of work were lost",
+    LENGTHS: "durations of work are wrong",
+    COLLECTIVES: "the collectives were not recorded",
+    DEVICE: "dptrace does not read the device's work",
+    GPU_EVENTS: "the GPU's work was not recorded",
+}
+"""Why a figure is unknown, by the premise that fails: the end of a sentence with "unknown, because"."""
+
 
 class Note(msgspec.Struct, frozen=True):
     """A sentence on a run, or on one of its files."""
@@ -18,7 +55,7 @@ class Note(msgspec.Struct, frozen=True):
     file: str = ""
     """The file's name; empty for the whole run."""
     kind: str = ""
-    """What it is about, for code that must know; empty for most."""
+    """The premise that fails, one of those above; empty for what limits no figure."""
 
     def __str__(self) -> str:
         """Return the sentence, after the name of its file."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dptrace.analysis.per_gpu.device import step_grid
-from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
 from dptrace.core.table import step_number
 from dptrace.errors import DptraceError, MissingExtraError
 from dptrace.readers.source import redact
@@ -51,7 +51,8 @@ def logged(run: Run, name: str, pages: Sequence[Path] = ()) -> Logged:
     if not grid.steps:
         raise DptraceError(f"{run.path}: no step to log; record steps, or mark them.")
     ranks = np.maximum(grid.present.sum(axis=0), 1)
-    columns = {figure: grid.figures[figure].sum(axis=0) / ranks / 1e6 for figure in FIGURES}
+    known = [figure for figure in FIGURES if grid.is_known(figure).all()]
+    columns = {figure: grid.figures[figure].sum(axis=0) / ranks / 1e6 for figure in known}
     steps = [_metrics({figure: float(column[at]) for figure, column in columns.items()}) for at in range(len(ranks))]
     found = [number for step in grid.steps if (number := step_number(step)) is not None]
     numbers = found if len({*found}) == len(steps) else range(len(steps))
@@ -64,8 +65,9 @@ def logged(run: Run, name: str, pages: Sequence[Path] = ()) -> Logged:
 
 def _metrics(figures: dict[str, float]) -> dict[str, float]:
     row = {f"{PREFIX}{name.removesuffix('_ns')}_ms": value for name, value in figures.items()}
-    if both := figures["exposed_comm_ns"] + figures["overlapped_comm_ns"]:
-        row[f"{PREFIX}overlap_percent"] = 100 * figures["overlapped_comm_ns"] / both
+    percent = overlap_percent(figures.get("overlapped_comm_ns"), figures.get("exposed_comm_ns"))
+    if percent is not None:
+        row[f"{PREFIX}overlap_percent"] = percent
     return row
 
 

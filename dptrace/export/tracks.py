@@ -362,7 +362,7 @@ def _steps(timeline: Timeline, split: Split, wait: ExposedWait) -> Track:
     """Return the track of steps, each with its nine figures and the parts of exposed communication."""
     bounds = timeline.windows.bounds
     names = tuple(map(encodable, timeline.windows.names))
-    figures = tuple(Argument(name, split.figures[name]) for name in FIGURES)
+    figures = tuple(Argument(name, split.figures[name]) for name in FIGURES if name not in split.unknown)
     waits = (
         Argument("exposed_wait_ns", np.where(wait.known, wait.wait_ns, -1)),
         Argument("exposed_unmatched_ns", wait.unmatched_ns),

@@ -16,7 +16,7 @@ from uuid import uuid4
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.intervals import unique
-from dptrace.core.notes import Note, merged
+from dptrace.core.notes import DEVICE, GPU_EVENTS, Note, merged
 from dptrace.core.patterns import matches
 from dptrace.core.subprocess_pool import available_cores, available_memory, run_parallel
 from dptrace.core.units import byte_size, listed, plural, sanitize
@@ -30,7 +30,6 @@ from dptrace.readers.discovery import Sources, assign_ranks, find, raise_unless_
 from dptrace.readers.source import Source, redact
 from dptrace.readers.storage import copied_files, file_identity
 from dptrace.run.run import Run
-from dptrace.timeline.build import NO_GPU_EVENTS
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.phase_labels import read_rules
@@ -213,7 +212,7 @@ def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:
     """Return a note if the figures are those of CPUs; none if the files' own notes say so."""
     if not all(timeline.on_cpu for timeline in timelines):
         return []
-    if all(any(note.kind == NO_GPU_EVENTS for note in timeline.notes) for timeline in timelines):
+    if all(not {DEVICE, GPU_EVENTS}.isdisjoint(timeline.lacks) for timeline in timelines):
         return []
     gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
     return [f"No GPU work here: compute is CPU operators{gloo}."]

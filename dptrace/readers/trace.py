@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import msgspec
@@ -183,6 +183,8 @@ class Trace:
     """Inputs and sequence numbers of operators; None where they were not read."""
     memory: MemoryEvents | None = None
     """The allocations and frees; None where they were not read."""
+    launch: Int64 = field(default_factory=lambda: EMPTY[0])
+    """Index of the call that launched each event, -1 without one; empty before the trace is examined."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -191,6 +193,21 @@ class Trace:
     def device_names(self) -> dict[int, str]:
         """The name of each GPU, by the index of the device."""
         return {number: gpu.name for number, gpu in self.gpus.items()}
+
+    def without(self, dropped: NDArray[np.bool_]) -> Trace:
+        """Return the trace without the events of a mask."""
+        kept = ~dropped
+        place = np.cumsum(kept) - 1
+        columns = ("start_ns", "end_ns", "category", "name", "thread", "correlation", "device", "stream", "detail")
+        changed: dict[str, object] = {
+            name: column[kept] for name in columns if len(column := getattr(self, name)) == len(self)
+        }
+        for name in ("comm", "products"):
+            changed[name] = {int(place[event]): of for event, of in getattr(self, name).items() if kept[event]}
+        if self.operators is not None:
+            inputs, sequence, thread = self.operators.inputs, self.operators.sequence, self.operators.forward_thread
+            changed["operators"] = OperatorArgs(inputs[kept], self.operators.table, sequence[kept], thread[kept])
+        return replace(self, launch=EMPTY[0], **changed)  # type: ignore[arg-type]
 
     def named(self, *prefixes: str) -> NDArray[np.bool_]:
         """Return a mask of the events whose name starts with one of *prefixes*."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dptrace.analysis.findings.finding import leading
+from dptrace.analysis.per_gpu.split import CAUSES
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
 from dptrace.model.planning.checks import MIN_SHARE, RECORDED_TEXTS, STATUSES, Check, check_dict
@@ -46,6 +47,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 def recorded_step(run: Run) -> RecordedStep:
     """Return the mean step of all ranks."""
+    run.need("What to do is", "forward_ns", "exposed_comm_ns", "idle_ns", CAUSES[0])
     frame = run.steps()
     mean = frame.mean(numeric_only=True)
     idle = run.idle_causes()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, overlap_percent
+from dptrace.analysis.per_gpu.split import CAUSES, COMPUTE, FIGURES, PHASES, SHOWN, overlap_percent
 from dptrace.core.intervals import Int64
 from dptrace.core.table import Column, columns
 from dptrace.timeline.model import Action, Kind, Phase, Timeline
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.across import AcrossRanks
     from dptrace.analysis.cross_rank.transfers import ExposedWait
     from dptrace.analysis.per_gpu.device import DeviceFigures
+    from dptrace.analysis.per_gpu.split import Split
 
 
 def _with(values: Iterable[Column], *functions: Callable[[Any], Any]) -> tuple[Column, ...]:
@@ -36,7 +37,9 @@ _ANY_STEP = Column("step", "string", "name of the step; missing outside all step
 _PHASE = Column("phase", "str", "phase that launched it: `forward`, `backward`, `optimizer` or `other`")
 _KIND = Column("kind", "str", "`all_reduce`, `all_gather` …")
 _START, _END = columns("start_ns end_ns", "int", "on the rank's own clock")
-_EXPOSED, _OVERLAPPED = columns("exposed_ns overlapped_ns", "int", "its time without and under compute on this rank")
+_EXPOSED, _OVERLAPPED = columns(
+    "exposed_ns overlapped_ns", "Int64", "its time without and under compute on this rank; missing where unknown"
+)
 _WAITS = (
     Column("exposed_wait_ns", "Int64", "part of exposed_ns spent waiting for later ranks; missing where unknown"),
     Column("waits_for", "Int64", "rank that caused more than half of the wait; missing where none did"),
@@ -95,6 +98,7 @@ _FIGURES = {
     "exposed_memory_ns": ("copies and sets under neither compute nor communication", "exposed memory"),
     "idle_ns": ("no work on the GPU", "idle"),
     "wall_ns": ("length of the step: the sum of the parts above except overlapped_comm_ns", "wall"),
+    "compute_ns": ("compute of all phases, known also where phases are not", "com|pute"),
 }
 _WAIT_OF_STEP = Column(
     "exposed_wait_ns",
@@ -107,9 +111,15 @@ _UNMATCHED = Column(
 )
 
 
+def _known_of(split: Split, name: str, values: Int64) -> Any:
+    """Return the values of a figure or a cause; None for each where it is not known."""
+    return [None] * len(values) if name in split.unknown else values
+
+
 def _figure(name: str) -> Column:
     doc, heading = _FIGURES[name]
-    return Column(name, "int", doc, heading, lambda one: one.device.split.figures[name])
+    dtype, doc = ("int", doc) if name == "wall_ns" else ("Int64", f"{doc}; missing where unknown")
+    return Column(name, dtype, doc, heading, lambda one: _known_of(one.device.split, name, one.device.split.of(name)))
 
 
 def _total(column: Column) -> Column:
@@ -123,7 +133,7 @@ def _overlap(one: OneDevice) -> list[float | None]:
     return [overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])]
 
 
-_SPLIT = (*map(_figure, FIGURES), _WAIT_OF_STEP, _UNMATCHED)
+_SPLIT = (*map(_figure, SHOWN), _WAIT_OF_STEP, _UNMATCHED)
 STEPS = (
     *_PLACE,
     _STEP_OF_DEVICE,
@@ -143,11 +153,13 @@ TOTALS = (
 
 
 def _cause(name: str, doc: str, heading: str) -> Column:
-    return Column(name, "int", doc, heading, lambda one: one.device.idle_causes[name])
+    return Column(
+        name, "Int64", doc, heading, lambda one: _known_of(one.device.split, name, one.device.idle_causes[name])
+    )
 
 
-_LATE = "the host launched late, by cause"
-_IN_TIME = "idle although work was launched in time, by cause"
+_LATE = "the host launched late, by cause; missing where unknown"
+_IN_TIME = "idle although work was launched in time, by cause; missing where unknown"
 IDLE = (
     *_PLACE,
     _STEP_OF_DEVICE,
@@ -158,19 +170,26 @@ IDLE = (
     _cause("launch_latency_ns", _IN_TIME, "launch latency"),
     _cause("waiting_ns", _IN_TIME, "waiting"),
     _cause("bubble_ns", _IN_TIME, "bubble"),
-    replace(_figure("idle_ns"), doc="idle time of the step, the sum of the causes"),
+    replace(_figure("idle_ns"), doc="idle time of the step, the sum of the causes; missing where unknown"),
 )
 assert tuple(column.name for column in IDLE[3:-1]) == CAUSES
 
 HEADINGS = {column.name: column for column in (*_SPLIT, *IDLE[3:-1])}
 """The figures of a step, of waiting and of idle time by their names."""
-SHOWN_FIGURES = (*FIGURES[:5], "exposed_wait_ns", "exposed_unmatched_ns", *FIGURES[6:], "overlapped_comm_ns")
+SHOWN_FIGURES = (*PHASES, COMPUTE, "exposed_comm_ns", "exposed_wait_ns", "exposed_unmatched_ns", *FIGURES[6:])
+SHOWN_FIGURES += ("overlapped_comm_ns",)
 """The figures in the order of the tables for readers: the parts, their sum, and overlapped communication."""
 
 
 def shown_figures(rows: Sequence[Mapping[str, float | None]]) -> tuple[str, ...]:
-    """Return the figures that a table of steps shows: waiting where any is known, missing ranks where there are any."""
+    """Return the figures that a table of steps shows.
+
+    These are phases, or compute where a phase is unknown, waiting where any is known, missing ranks where there are
+    any.
+    """
+    unknown = any(row.get(name) is None for row in rows for name in PHASES)
     left_out = {
+        *(PHASES if unknown else (COMPUTE,)),
         *(() if any(row["exposed_wait_ns"] is not None for row in rows) else ("exposed_wait_ns",)),
         *(() if any(row["exposed_unmatched_ns"] for row in rows) else ("exposed_unmatched_ns",)),
     }
@@ -186,6 +205,10 @@ def _said(name: str, dtype: str, doc: str) -> Column:
 
 def _at_calls(column: Column, get: Callable[[OneDevice], Int64]) -> Column:
     return replace(column, value=lambda one: get(one)[one.calls])
+
+
+def _exposure_of_calls(column: Column, get: Callable[[OneDevice], Int64]) -> Column:
+    return replace(column, value=lambda one: _known_of(one.device.split, "exposed_comm_ns", get(one)[one.calls]))
 
 
 CALLS = (
@@ -205,8 +228,8 @@ CALLS = (
     replace(_PHASE, value=lambda one: _phases(one.timeline.phase[one.calls])),
     _at_calls(_START, lambda one: one.timeline.start_ns),
     _at_calls(_END, lambda one: one.timeline.end_ns),
-    _at_calls(_EXPOSED, lambda one: one.device.exposed_ns),
-    _at_calls(_OVERLAPPED, lambda one: one.device.overlapped_ns),
+    _exposure_of_calls(_EXPOSED, lambda one: one.device.exposed_ns),
+    _exposure_of_calls(_OVERLAPPED, lambda one: one.device.overlapped_ns),
     Column(
         "name",
         "str",
@@ -270,8 +293,10 @@ def _of_members(across: AcrossRanks, of_calls: Sequence[NDArray[Any]]) -> NDArra
     return np.concatenate([*of_calls, np.empty(0, np.int64)])[first[across.matches.device] + across.matches.index]
 
 
-def _exposures(across: AcrossRanks, name: str) -> NDArray[Any]:
-    return _of_members(across, [getattr(one, name)[one.timeline.collective >= 0] for one in across.devices])
+def _exposures(across: AcrossRanks, name: str) -> list[int | None]:
+    known = np.array(["exposed_comm_ns" not in one.split.unknown for one in across.devices], np.bool_)
+    values = _of_members(across, [getattr(one, name)[one.timeline.collective >= 0] for one in across.devices])
+    return _known(values, known[across.matches.device])
 
 
 def _waits(across: AcrossRanks, name: str) -> list[int | None]:

@@ -29,12 +29,13 @@ from dptrace.analysis.cross_rank.transfers import (
 )
 from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches, match
-from dptrace.analysis.per_gpu.device import DeviceFigures, step_grid
-from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean, step_grid
+from dptrace.analysis.per_gpu.split import CAUSES, COMPUTE, FIGURE_WORDS, PHASES, SHOWN, bounds_of, unknown_figures
 from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, median, unique
+from dptrace.core.notes import LENGTHS, MARKS, REASONS, RECORDS
 from dptrace.core.table import rows_of
-from dptrace.core.units import plural
+from dptrace.core.units import listed, plural
 from dptrace.run.columns import CLOCKS, MATCHED, MEMBERS, STRAGGLERS
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
@@ -162,6 +163,7 @@ def analyze_cross_rank(
         fits=fits,
         stragglers=late,
         notes=(
+            *_not_in_mean(devices),
             *matches.notes,
             *_incomplete(matches, clocks, world_size),
             *(clocks.notes if len(devices) > 1 else ()),
@@ -182,6 +184,18 @@ def _launched(matches: Matches, devices: Sequence[DeviceFigures]) -> NDArray[np.
         launch = timeline.launch_ns[timeline.kind == Kind.COMMUNICATION]
         known[matches.instance[rows]] |= launch[matches.index[rows]] != UNKNOWN
     return known
+
+
+def _not_in_mean(devices: Sequence[DeviceFigures]) -> list[str]:
+    """Note the ranks that the mean step leaves out, since figures of them are unknown that others have."""
+    chosen = {id(device) for device in in_mean(devices)}
+    out = [device.timeline for device in devices if len(device.timeline.windows) and id(device) not in chosen]
+    if not out:
+        return []
+    ranks = [str(rank) for rank in sorted({timeline.rank for timeline in out})]
+    who = f"Rank {ranks[0]} is" if len(ranks) == 1 else f"Ranks {listed(ranks, 8)} are"
+    whys = " and ".join(dict.fromkeys(REASONS[premise] for timeline in out for premise in timeline.lacks))
+    return [f"{who} not in the mean step, the headline and the findings: there, {whys}."]
 
 
 _NOTABLE = 0.01
@@ -245,8 +259,14 @@ class MeanStep(msgspec.Struct, frozen=True):
     """The mean over all steps and GPUs of a run, and the steps whose length is far from the usual one."""
 
     steps: int
-    figures_ns: dict[str, float]
-    """By the names in FIGURES."""
+    figures_ns: dict[str, float | None]
+    """By the names in FIGURES, and compute; None where one is not known."""
+    unknown: dict[str, str]
+    """Why each figure and cause of idle time that is not known is unknown, by its name."""
+    bounds: dict[str, str]
+    """``at most``, ``at least`` or ``about``, by the name of each figure that is not exact."""
+    marked: bool
+    """Whether steps are marked; otherwise the step is the whole recording."""
     waits_ns: dict[str, float | None]
     """By the names in WAIT_FIGURES; an unknown wait is None."""
     waits_for: tuple[int, ...]
@@ -260,20 +280,35 @@ class MeanStep(msgspec.Struct, frozen=True):
     """Length of each step that stands out."""
 
     @property
+    def limits(self) -> tuple[str, ...]:
+        """What is not known of it, and why, a sentence for each reason; then what is a bound."""
+        reasons: dict[str, list[str]] = {}
+        for name, why in self.unknown.items():
+            reasons.setdefault(why, []).append(name)
+        lines = [f"Unknown, because {why}: {', '.join(_in_words(names))}." for why, names in reasons.items()]
+        if (idle := self.bounds.get("idle_ns", "about")) != "about":
+            compute, why = self.bounds[COMPUTE], REASONS[RECORDS if idle == "at most" else LENGTHS]
+            lines.append(f"Idle time is {idle}, and compute {compute}, what is shown, because {why}.")
+        return tuple(lines)
+
+    @property
     def wall_ns(self) -> float:
         """Its length, which its parts add up to."""
-        return self.figures_ns["wall_ns"]
+        return self.figures_ns["wall_ns"] or 0.0
 
     @property
     def exposed_ns(self) -> dict[str, float]:
-        """The parts of exposed communication, by the names in ``exposed_wait.exposed_parts``."""
-        return exposed_parts(self.figures_ns["exposed_comm_ns"], self.waits_ns)
+        """The parts of exposed communication, by the names in ``exposed_wait.exposed_parts``; none if unknown."""
+        exposed = self.figures_ns["exposed_comm_ns"]
+        return {} if exposed is None else exposed_parts(exposed, self.waits_ns)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, in whole ns."""
         return {
             "steps": self.steps,
-            **{name: round(ns) for name, ns in self.figures_ns.items()},
+            **{name: None if ns is None else round(ns) for name, ns in self.figures_ns.items()},
+            "unknown": self.unknown,
+            "bounds": self.bounds,
             **{name: None if ns is None else round(ns) for name, ns in self.waits_ns.items()},
             "waits_for": list(self.waits_for),
             "median_wall_ns": round(self.median_ns),
@@ -281,22 +316,41 @@ class MeanStep(msgspec.Struct, frozen=True):
         }
 
 
+def _in_words(names: Sequence[str]) -> list[str]:
+    """Return figures and causes of idle time in words; all phases are one, as are all causes."""
+    groups = {PHASES: "the phases of compute", CAUSES: "why GPUs are idle"}
+    whole = {name: words for group, words in groups.items() if {*group} <= {*names} for name in group}
+    return list(dict.fromkeys(whole.get(name, FIGURE_WORDS[name]) for name in names))
+
+
 def mean_step(across: CrossRankAnalysis) -> MeanStep | None:
     """Return the mean step of a run from the analysis of its ranks; None for a run without steps."""
-    splits = [device.split for device in across.devices]
+    devices = in_mean(across.devices)
+    splits = [device.split for device in devices]
     count = sum(len(split.names) for split in splits)
     if not count:
         return None
-    totals = [split.total() for split in splits]
-    figures = {name: sum(total[name] for total in totals) / count for name in FIGURES}
-    grid = step_grid(across.devices)
+    lacks = sorted({premise for split in splits for premise in split.lacks})
+    unknown = unknown_figures(lacks)
+    figures = {
+        name: None if name in unknown else sum(int(split.of(name).sum()) for split in splits) / count for name in SHOWN
+    }
+    grid = step_grid(devices)
     walls = grid.figures["wall_ns"].sum(axis=0) / grid.present.sum(axis=0)
     usual = float(median(walls))
     apart = np.flatnonzero(np.abs(walls - usual) > _APART * usual).tolist()
-    waits = sum_of_waits(across.exposed_waits)
+    chosen = {id(device) for device in devices}
+    waits = sum_of_waits(
+        wait for device, wait in zip(across.devices, across.exposed_waits, strict=True) if id(device) in chosen
+    )
+    if figures["exposed_comm_ns"] is None:
+        waits["exposed_wait_ns"] = None
     return MeanStep(
         steps=len(grid.steps),
         figures_ns=figures,
+        unknown=unknown,
+        bounds=bounds_of(lacks),
+        marked=MARKS not in lacks,
         waits_ns={name: ns if ns is None else ns / count for name, ns in waits.items()},
         waits_for=across.waits_for(),
         median_ns=usual,

@@ -46,7 +46,8 @@ def notable_ranks(run: Run) -> tuple[NotableRank, ...]:
         if np.ptp(values) > _NOTABLE * max(float(median(values)), 1.0):
             why.setdefault(with_steps[int(values.argmax())], []).append(word)
     # The typical one is nearest to the median in all figures.
-    typical = with_steps[int(sum(abs(values - median(values)) for values in figures.values()).argmin())]
+    far = sum((abs(values - median(values)) for values in figures.values()), np.zeros(len(with_steps)))
+    typical = with_steps[int(far.argmin())]
     if len(with_steps) > len(why) and typical not in why:
         why[typical] = ["typical"]
     order = [*why, *(index for index in with_steps if index not in why)]
@@ -108,19 +109,16 @@ def _late(run: Run) -> list[int]:
     """Return the devices whose lateness cost others a notable part of the run, most expensive first."""
     late = run.cross_rank.stragglers
     cost = np.bincount(late.device, late.cost_ns, len(run.devices))
-    wall = max(split.total()["wall_ns"] for split in run.splits)
+    wall = max(split.total()["wall_ns"] or 0 for split in run.splits)
     return [int(i) for i in np.argsort(-cost, kind="stable") if cost[i] > _NOTABLE * wall]
 
 
 def _figures(run: Run, with_steps: list[int]) -> dict[str, NDArray[np.float64]]:
     """Return the figures that can make a device notable: means over its steps, in ns."""
     words = {"slowest": "wall_ns", "most exposed": "exposed_comm_ns", "most idle": "idle_ns"}
-    splits = run.splits
-    figures = [splits[index].figures for index in with_steps]
-    return {
-        word: np.array([float(of_device[name].mean()) if len(of_device[name]) else 0.0 for of_device in figures])
-        for word, name in words.items()
-    }
+    means = [run.splits[index].mean() for index in with_steps]
+    known = {word: name for word, name in words.items() if all(mean[name] is not None for mean in means)}
+    return {word: np.array([mean[name] or 0.0 for mean in means]) for word, name in known.items()}
 
 
 # The part of a run that is one typical step.

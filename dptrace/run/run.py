@@ -88,6 +88,25 @@ class Run:
         return tuple(device.split for device in self.devices)
 
     @property
+    def is_limited(self) -> bool:
+        """Whether a figure or a cause of idle time is unknown on a rank."""
+        return any(split.unknown for split in self.splits)
+
+    def need(self, what: str, *names: str) -> None:
+        """Check that figures or causes of idle time are known on all ranks.
+
+        Args:
+            what: what is made of them, as the start of a sentence: ``What would change is``.
+
+        Raises:
+            DptraceError: one is not; the message says why.
+        """
+        for split in self.splits:
+            for name in names:
+                if why := split.unknown.get(name):
+                    raise DptraceError(f"{self.path}: {what} unknown, because on rank {split.rank} {why}.")
+
+    @property
     def on_cpu(self) -> bool:
         """Whether the run shows operators on CPUs instead of kernels on GPUs."""
         return all(timeline.on_cpu for timeline in self.timelines)
@@ -173,8 +192,9 @@ class Run:
 
         Activation checkpointing does that. The figure is a lower bound, see docs/definitions.md.
         """
-        recomputed = sum(int(device.recompute_ns.sum()) for device in self.devices)
-        backward = sum(int(device.split.figures["backward_ns"].sum()) for device in self.devices)
+        devices = [device for device in self.devices if "backward_ns" not in device.split.unknown]
+        recomputed = sum(int(device.recompute_ns.sum()) for device in devices)
+        backward = sum(int(device.split.figures["backward_ns"].sum()) for device in devices)
         return 100 * recomputed / backward if recomputed and backward else None
 
     @listed_in_docstring(columns.CALLS)

@@ -72,6 +72,8 @@ def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
         "file": one.timeline.path,
         "steps": _step_dicts(one),
         "total": total,
+        "unknown": device.split.unknown,
+        "bounds": device.split.bounds,
         "overlap_percent": percent,
         "collectives": rows_of(CALLS[2:], one),
     }
@@ -82,7 +84,8 @@ def mean_split_html(title: str, devices: Sequence[DeviceFigures], waits: Sequenc
     names = [name.removesuffix("_ns").replace("_", " ") for name in (*FIGURES, *WAIT_FIGURES)]
     rows = []
     for device, wait in list(zip(devices, waits, strict=True))[:_MAX_HTML_ROWS]:
-        steps, total = max(len(device.split.names), 1), [*device.split.total().values(), *wait.total().values()]
+        steps, figures = max(len(device.split.names), 1), {**device.split.total(), **wait.total()}
+        total = [figures[name] for name in (*FIGURES, *WAIT_FIGURES)]
         cells = ("?" if ns is None else milliseconds(ns / steps) for ns in total)
         rows.append((device.timeline.label, *cells))
     more = len(devices) - len(rows)
@@ -128,19 +131,25 @@ def _step_dicts(one: OneDevice) -> list[dict[str, Any]]:
     """Return a GPU's steps: their figures, communication by kind, idle time by cause, and recomputation."""
     figures, idle = rows_of(STEPS[2:], one), rows_of(IDLE[3:-1], one)
     return [
-        {**own, "comm": _comm(one, k), "idle": causes, "recompute_ns": int(one.device.recompute_ns[k])}
+        {**own, "comm": _comm(one, k), "idle": causes, "recompute_ns": _recompute(one, k)}
         for k, (own, causes) in enumerate(zip(figures, idle, strict=True))
     ]
 
 
+def _recompute(one: OneDevice, k: int) -> int | None:
+    """Return what a step recomputes; None where phases are not known."""
+    return None if "backward_ns" in one.device.split.unknown else int(one.device.recompute_ns[k])
+
+
 def _comm(one: OneDevice, k: int) -> dict[str, Any]:
     """Return the communication of a step by kind."""
+    known = "exposed_comm_ns" not in one.device.split.unknown
     return {
         kind: {
             "count": int(figures.count[k]),
             "bytes": None if figures.count[k] and not figures.bytes[k] else int(figures.bytes[k]),
-            "exposed_ns": int(figures.exposed_ns[k]),
-            "overlapped_ns": int(figures.overlapped_ns[k]),
+            "exposed_ns": int(figures.exposed_ns[k]) if known else None,
+            "overlapped_ns": int(figures.overlapped_ns[k]) if known else None,
             **_kind_waits(one.wait, kind, k),
         }
         for kind, figures in one.device.split.comm.items()

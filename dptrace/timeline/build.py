@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, mask_of, subtract, union, unique
-from dptrace.core.notes import Note
+from dptrace.core.notes import COLLECTIVES, GPU_EVENTS, LAUNCHES, MARKS, OPERATORS, PHASES_NEED, RECORDS, Note
 from dptrace.core.patterns import Patterns
 from dptrace.core.units import share
 from dptrace.errors import TraceError
@@ -39,9 +39,6 @@ _HIDES_PRODUCTS = re.compile("GraphLaunch|triton_tem_")
 """In the names of calls and kernels in place of products of matrices, whose operators are not recorded."""
 _GRAPH = re.compile("GraphLaunch")
 """In the names of the calls that launch a graph: cudaGraphLaunch, cuGraphLaunch, hipGraphLaunch."""
-NO_GPU_EVENTS = "no GPU events"
-"""The kind of the note on a machine's GPUs that its trace lacks."""
-"""Words of the note on a trace of a machine with a GPU that shows none of its work."""
 
 # Events that only wrap operators, enqueue a collective or wait for one, and labels that older torch records as
 # operators.
@@ -55,6 +52,7 @@ _DDP_LABELS = (
     "torch.distributed.ddp",
     "torch::distributed::ddp",
 )
+_REQUESTS = ("c10d::allreduce_", "c10d::_allgather", "c10d::allgather", "c10d::reduce_scatter", "c10d::_reduce_scatter")
 CPU = -1
 """Device index of a run without a GPU."""
 _MAX_LACKING = 0.1
@@ -84,15 +82,16 @@ def build_timelines(
             "or record again."
         )
     steps = cpu_steps(trace)
-    notes = [*trace.notes]
+    notes = [*trace.notes, *steps.notes]
     if not len(steps):
         text = (
             "no ProfilerStep marks, so the whole trace counts as one step (call profiler.step() after each step, or "
             "name the range of a step with --step-range)."
         )
-        notes.append(Note(text, file=Path(trace.path).name))
+        notes.append(Note(text, file=Path(trace.path).name, kind=MARKS))
     if on_device.any():
-        return _on_gpus(trace, rank, steps, np.flatnonzero(on_device), Patterns(patterns, phase_labels), notes)
+        found = _on_gpus(trace, rank, steps, np.flatnonzero(on_device), Patterns(patterns, phase_labels), notes)
+        return _with_premises(trace, found, notes)
     calls = int((trace.category == Category.LAUNCH).sum())
     if calls:
         raise TraceError(
@@ -100,7 +99,12 @@ def build_timelines(
             "record (another profiler was attached, a permission is missing, or the trace was cut before the GPU's "
             "records arrived). Record again; `dptrace doctor` checks the machine. " + " ".join(map(str, trace.damage))
         )
-    return (with_actions(trace, _on_cpu(trace, rank, steps, phase_labels, notes)),)
+    return _with_premises(trace, (with_actions(trace, _on_cpu(trace, rank, steps, phase_labels, notes)),), notes)
+
+
+def _with_premises(trace: Trace, timelines: tuple[Timeline, ...], notes: Sequence[Note]) -> tuple[Timeline, ...]:
+    lacks = tuple(dict.fromkeys(note.kind for note in (*trace.damage, *notes) if note.kind))
+    return tuple(replace(timeline, lacks=lacks) for timeline in timelines) if lacks else timelines
 
 
 def _products(trace: Trace, steps: CpuSteps) -> Products | None:
@@ -150,6 +154,8 @@ def _on_gpus(
     time, thread = trace.start_ns[launch], trace.thread[launch]
     launched = np.where(known, time, UNKNOWN)
     step = np.where(known | (len(steps) == 0), steps.index_at(time), BEFORE_FIRST).astype(np.int32)
+    if any(note.kind == LAUNCHES for note in notes):
+        step = steps.index_at(trace.start_ns[events])
     again = known & is_recomputed(trace, thread, time)
     kernel = trace.category[events] == Category.KERNEL
     comm = is_communication(trace.names, trace.name[events], kernel, patterns.comm)
@@ -159,6 +165,8 @@ def _on_gpus(
     phase = np.full(len(events), Phase.OTHER, np.uint8)
     computed = np.where(kind == Kind.COMPUTE, trace.end_ns[events] - trace.start_ns[events], 0)
     phase[known] = _phases(trace, steps, launch[known], computed[known], patterns.phase_labels, notes)
+    if not {note.kind for note in notes}.isdisjoint(PHASES_NEED):
+        phase[:] = Phase.OTHER
     columns = (kind, phase, step, trace.stream[events], launched)
     timelines: list[Timeline] = []
     # A device event without a device id belongs to the process's only device: 0, as torch numbers them.
@@ -194,6 +202,10 @@ def _phases(
     phase = unlabeled = phases(trace, steps, thread, time, said, replayed)
     if (said != UNSAID).any():
         unlabeled = phases(trace, steps, thread, time, np.full_like(said, UNSAID), replayed)
+    if (said == UNSAID).all() and not (trace.category == Category.CPU_OP).any():
+        text = "no CPU operators and no labels of phases, so phases are unknown."
+        notes.append(Note(text, file=Path(trace.path).name, kind=OPERATORS))
+        return np.full(len(launch), Phase.OTHER, np.uint8)
     notes += _graph_notes(trace, int(compute_ns[phase == UNSAID].sum()) / max(int(compute_ns.sum()), 1))
     phase, unlabeled = (np.where(of == UNSAID, np.uint8(Phase.OTHER), of) for of in (phase, unlabeled))
     notes += label_notes(trace, Work(thread, time, compute_ns, phase, unlabeled), said, phase_labels)
@@ -212,11 +224,9 @@ def _graph_notes(trace: Trace, fraction: float) -> Iterator[Note]:
 
 
 def _launch_notes(trace: Trace, known: NDArray[np.bool_]) -> Iterator[Note]:
-    """Report phases that are unknown because operators or launches are not in the file."""
+    """Report the work that was launched before the recording began."""
     name = Path(trace.path).name
-    if known.any() and not (trace.category == Category.CPU_OP).any():
-        yield Note("no CPU operators, so phases are unknown: launched work counts as forward.", file=name)
-    if orphans := int((~known).sum()):
+    if known.any() and (orphans := int((~known).sum())):
         text = (
             "{} of {} device events have no launch in the file (launched before recording began); their phase is other."
         )
@@ -328,7 +338,13 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str
             "are the CPU's."
         )
         gpu = next(iter(trace.device_names.values()))
-        notes.append(Note(text, (gpu,), Path(trace.path).name, NO_GPU_EVENTS))
+        notes.append(Note(text, (gpu,), Path(trace.path).name, GPU_EVENTS))
+    if not len(compute):
+        text = "no operators, so what the CPU computed is unknown."
+        notes.append(Note(text, file=Path(trace.path).name, kind=RECORDS))
+    if not len(comm) and ((trace.category == Category.CPU_OP) & trace.named(*_REQUESTS)).any():
+        text = "operators request collectives, but the trace does not show them: their time is unknown."
+        notes.append(Note(text, file=Path(trace.path).name, kind=COLLECTIVES))
     computed = np.where(is_comm, 0, trace.end_ns[events] - trace.start_ns[events])
     timeline = _timeline(
         trace,

@@ -278,6 +278,8 @@ class Timeline(msgspec.Struct, frozen=True):
     windows: Windows
     path: str = ""
     notes: tuple[Note, ...] = msgspec.field(default=())
+    lacks: tuple[str, ...] = ()
+    """The premises that fail in the rank's recording (:mod:`dptrace.core.notes`)."""
     launch_ns: Int64 = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """Start of the launching call in ns; UNKNOWN where the file does not say, and everywhere by default."""
     host: HostActivity = NO_ACTIVITY

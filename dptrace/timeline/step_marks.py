@@ -27,6 +27,7 @@ from dptrace.readers.nsight_export import is_database
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, EventDetails, Trace
 from dptrace.timeline.collectives import last_enclosing, launches, outermost
+from dptrace.timeline.premises import examined
 from dptrace.timeline.steps import WRAPPER
 
 MARK = "ProfilerStep#"
@@ -58,13 +59,17 @@ def read_trace(
         UsageError: a pattern is not a regular expression, or matches every name.
         DptraceError: one of the processes died.
     """
-    if not is_database(source):
+    if is_database(source):
+        trace = read_export(source, patterns.comm, detailed, operators)
+        infer = _inferred
+    else:
         trace = kineto.read_trace(source, jobs, patterns.comm, detailed, operators, memory)
-        return _named(trace, patterns.step_range) if patterns.step_range else trace
-    trace = read_export(source, patterns.comm, detailed, operators)
+        infer = _of_engine
     if patterns.step_range:
-        return _named(trace, patterns.step_range)
-    return trace if trace.named(MARK).any() else _inferred(trace)
+        trace = _named(trace, patterns.step_range)
+    elif not trace.named(MARK).any():
+        trace = infer(trace)
+    return examined(trace)
 
 
 def _named(trace: Trace, name: str) -> Trace:
@@ -167,6 +172,22 @@ class _Launched(NamedTuple):
     """Index of each call, in the order of time."""
     event: Int64
     """Index of what it launched."""
+
+
+_ENGINE = re.compile(r"step\[|execute_")
+"""Starts of the labels that SGLang and vLLM put around each step of their engines."""
+
+
+def _of_engine(trace: Trace) -> Trace:
+    """Mark the steps of an inference engine by its labels; the same trace where there are none."""
+    labels = np.flatnonzero(trace.matching(_ENGINE.match) & (trace.category == Category.ANNOTATION))
+    events = _outermost(trace, labels)
+    if len(events) < _MIN_STEPS:
+        return trace
+    texts = {trace.names[number] for number in trace.name[events].tolist()}
+    marked = _marked(trace, trace.start_ns[events], trace.end_ns[events], int(trace.thread[events[0]]))
+    text = f"{{}} inferred from the ranges {{}}; if that is wrong, name the range of a step with {_OPTION}."
+    return _with_note(marked, text, plural(len(events), "step"), repr(sanitize(min(texts))))
 
 
 def _inferred(trace: Trace) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -10,7 +11,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, IntervalSet, covered, mask_of, subtract, union
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, mask_of, median, subtract, union
+from dptrace.core.notes import Note
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import last_enclosing
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, NO_ACTIONS, Action, Actions, Kind, Phase, Timeline, Windows
@@ -31,6 +33,10 @@ class CpuSteps(msgspec.Struct, frozen=True):
     start_ns: Int64
     end_ns: int
     """End of the last step's mark."""
+    notes: tuple[Note, ...] = ()
+    """Which marks do not count."""
+    goes_on: bool = False
+    """Whether a step whose end is not known comes after them."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -50,12 +56,87 @@ def cpu_steps(trace: Trace) -> CpuSteps:
     """Find the ``ProfilerStep#k`` marks on the CPU; their copies on a GPU follow other clocks and are not used."""
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
     marks = np.flatnonzero(on_cpu & trace.named(_PROFILER_STEP))
+    if not len(marks):
+        return CpuSteps((), EMPTY[0], 0)
+    marks, series = _one_series(trace, marks)
     # A profiler started twice in one process marks a step on two threads: the first to start counts.
     _, first = np.unique(trace.name[marks], return_index=True)
     marks = marks[np.sort(first)]
+    marks, end, last = _ended(trace, marks)
     names = tuple(trace.names[i] for i in trace.name[marks])
-    end = int(trace.end_ns[marks].max()) if len(marks) else 0
-    return CpuSteps(names, trace.start_ns[marks], end)
+    notes = tuple(note for note in (series, last) if note is not None)
+    return CpuSteps(names, trace.start_ns[marks], end, notes, last is not None)
+
+
+_TOUCHING_NS = 1_000
+"""Marks of one profiler overlap by less than this."""
+_TINY = 0.02
+"""Share of the usual step below which the last mark has not ended, or holds no step."""
+_LITTLE = 0.1
+"""Share of the work of the usual step below which the last mark holds no step."""
+
+
+def _work_times(trace: Trace) -> Int64:
+    """Return when a rank's work was launched, ascending, or began where that is not known; on a CPU, operators."""
+    device = trace.category >= Category.KERNEL
+    launch = trace.launch[trace.launch >= 0] if len(trace.launch) else EMPTY[0]
+    if len(launch):
+        return np.sort(trace.start_ns[launch])
+    return trace.start_ns[device] if device.any() else trace.start_ns[trace.category == Category.CPU_OP]
+
+
+def _one_series(trace: Trace, marks: Int64) -> tuple[Int64, Note | None]:
+    """Return the marks of one profiler: of several, those of the one with most work in its marks."""
+    series: list[list[int]] = []
+    ends: list[int] = []
+    for mark in marks.tolist():
+        start, end = int(trace.start_ns[mark]), int(trace.end_ns[mark])
+        free = next((i for i, last in enumerate(ends) if start > last - _TOUCHING_NS), len(ends))
+        if free == len(ends):
+            series.append([])
+            ends.append(0)
+        series[free].append(mark)
+        ends[free] = end
+    if len(series) == 1:
+        return marks, None
+    work = _work_times(trace)
+
+    def held(chosen: list[int]) -> tuple[int, int]:
+        start, end = trace.start_ns[chosen], trace.end_ns[chosen]
+        return int(np.diff(np.searchsorted(work, np.stack((start, end), axis=1))).sum()), int((end - start).sum())
+
+    best = max(series, key=held)
+    if len({trace.names[number] for number in trace.name[marks].tolist()}) == len(best):
+        return marks, None  # the same steps, marked on several threads
+    text = (
+        "steps are marked {}, since several profilers recorded at once: those of the profiler with most work in its "
+        "marks count ({})."
+    )
+    names = f"{trace.names[trace.name[best[0]]]} to {trace.names[trace.name[best[-1]]]}"
+    how = "twice" if len(series) == 2 else f"{len(series)} times"
+    return np.array(best, np.int64), Note(text, (how, names), Path(trace.path).name)
+
+
+def _ended(trace: Trace, marks: Int64) -> tuple[Int64, int, Note | None]:
+    """Return the marks that are steps, when the last one ends, and a note on a last mark that is none.
+
+    A mark that the profiler has not ended has no length, or nearly none, as has one that holds no step. When its step
+    ends is not known.
+    """
+    start, end = trace.start_ns[marks], trace.end_ns[marks]
+    usual = float(median(np.diff(start))) if len(marks) > 1 else 0.0
+    if end[-1] - start[-1] > _TINY * usual or (end[-1] > start[-1] and _holds_work(trace, marks)):
+        return marks, int(end.max()), None
+    text = "{} left out: its mark ends as it begins, so how long it took is unknown."
+    note = Note(text, (trace.names[trace.name[marks[-1]]],), Path(trace.path).name)
+    return marks[:-1], int(max(end[:-1].max(initial=0), start[-1])), note
+
+
+def _holds_work(trace: Trace, marks: Int64) -> bool:
+    """Return whether the last mark holds a notable part of the work that each of the others does."""
+    work = _work_times(trace)
+    held = np.diff(np.searchsorted(work, np.stack((trace.start_ns[marks], trace.end_ns[marks]), axis=1)))[:, 0]
+    return bool(held[-1] > _LITTLE * median(held[:-1]))
 
 
 def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int32]) -> Windows:
@@ -83,6 +164,8 @@ def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int
     before = np.maximum.accumulate(last)[:-1]
     bounds = np.maximum.accumulate(np.minimum(first, np.maximum(cpu.start_ns, before)))
     final = max(cpu.end_ns, int(last[-1]), int(bounds[-1]))
+    if cpu.goes_on and (after := start[step == AFTER_LAST]).size:
+        final = max(min(final, int(after.min())), int(bounds[-1]))
     return Windows(cpu.names, np.append(bounds, final))
 
 

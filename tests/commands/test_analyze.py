@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
-from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.analysis.per_gpu.split import SHOWN
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.memory_files import memory_run
@@ -55,7 +55,7 @@ def test_json_and_csv_stand_alone_on_stdout(folder: Path) -> None:
 
     assert 10_000 == json.loads(result.stdout)["ranks"][1]["steps"][0]["overlapped_comm_ns"]
     assert "rank 2" in result.stderr
-    assert (4, ["rank", "device", "step", "step_number", *FIGURES, *WAIT_FIGURES]) == (len(steps), list(steps[0]))
+    assert (4, ["rank", "device", "step", "step_number", *SHOWN, *WAIT_FIGURES]) == (len(steps), list(steps[0]))
     assert ("all_reduce", "15000") == (calls[0]["kind"], calls[0]["exposed_ns"])
     counted = json.loads(run(folder, "--json", "--comm-pattern", "^gemm_backward$").stdout)
     assert 0 == counted["ranks"][0]["steps"][0]["backward_ns"]
@@ -85,7 +85,7 @@ def test_a_kernel_of_symmetric_memory_communicates(tmp_path: Path) -> None:
     kinds = [rank["collectives"][0] for rank in data["ranks"]]
 
     assert [(20_000, 10_000), (20_000, 0)] == [(s["exposed_comm_ns"], s["overlapped_comm_ns"]) for s in (first, second)]
-    assert 30_000 == first["forward_ns"]  # the layout is computed
+    assert 30_000 == first["compute_ns"]  # the layout is computed
     assert {"count": 1, "bytes": None} == {key: first["comm"]["all_reduce"][key] for key in ("count", "bytes")}
     assert [("all_reduce", None)] * 2 == [(c["kind"], c["bytes"]) for c in kinds]
     assert ("all_reduce", None, None, 20_000) == tuple(

@@ -24,7 +24,7 @@ LONG = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for rank in (0, 1):
-        file = layered_file(rank, 2).kernel(LONG, 500, 501, None)
+        file = layered_file(rank, 2).kernel(LONG, 500, 501, None, stream=99)
         file.write(tmp_path / f"rank{rank}.json")
     return tmp_path
 

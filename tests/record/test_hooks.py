@@ -113,7 +113,12 @@ def test_a_process_group_ends_with_gloo_at_rest_also_after_the_recording(monkeyp
     leave(listener, at_once=True)
     waits: list[GlooThreads] = []
     monkeypatch.setattr(GlooThreads, "wait_until_idle", lambda threads, longest_s: waits.append(threads))
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo",
+        store=dist.HashStore(),  # type: ignore[attr-defined]
+        rank=0,
+        world_size=1,
+    )
     dist.destroy_process_group()
 
     assert 1 == len(waits)

@@ -13,6 +13,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import WAITING
 from dptrace.viewers.gantt.page import document as gantt
 from tests.support.browser import rest
+from tests.support.totals import totals
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -115,8 +116,8 @@ def shown_figures(page: Page) -> dict[str, float]:
 
 def expected_figures(run: Run) -> dict[str, float]:
     """Sum the split over the ranks, with the keys of shown_figures; waiting is apart from exposed communication."""
-    totals = [split.total() for split in run.splits]
-    total = {figure: sum(rank[figure] for rank in totals) for figure in FIGURES}
+    sums = [*map(totals, run.splits)]
+    total = {figure: sum(rank[figure] for rank in sums) for figure in FIGURES}
     wait = sum_of_waits(run.cross_rank.exposed_waits)["exposed_wait_ns"] or 0
     total["exposed_comm_ns"] -= wait
     figures = {figure: total[figure] for figure in SHARE_FIGURES.values() if total[figure] >= 0.0005 * total["wall_ns"]}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.analysis.per_gpu.split import split
+from dptrace.core.notes import MARKS, OPERATORS
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import CPU, build_timelines
@@ -33,6 +34,7 @@ def test_a_training_step_splits_as_it_was_drawn(tmp_path: Path) -> None:
         "exposed_memory_ns": 0,
         "idle_ns": 25_000,
         "wall_ns": 100_000,
+        "compute_ns": 60_000,
     }
     assert expected == split(timeline).total()
     assert [4_000] == split(timeline).comm["all_reduce"].bytes.tolist()
@@ -72,11 +74,12 @@ def test_a_file_that_is_cut_before_the_gpus_records_is_an_error(kept: int, fails
 
 
 def test_missing_steps_and_operators_are_reported(tmp_path: Path) -> None:
-    """One window from the first device start to the last end; without operators, compute counts as forward."""
+    """One window from the first device start to the last end; without operators and launches, no phase is known."""
     (timeline,) = build(KinetoFile().kernel("a", 10, 20, 5).kernel("b", 40, 50, 6), tmp_path)
 
     assert 40_000 == timeline.windows.bounds[-1] - timeline.windows.bounds[0]
-    assert {Phase.FORWARD} == set(timeline.phase.tolist())
+    assert {Phase.OTHER} == set(timeline.phase.tolist())
+    assert (OPERATORS, MARKS) == timeline.lacks[::-1]
     for words, note in zip(("no ProfilerStep marks", "phases are unknown"), timeline.notes, strict=True):
         assert words in str(note)
 

@@ -71,9 +71,9 @@ def collective_columns(run: Run) -> dict[str, Callable[[KindFigures], str]]:
         "kind": lambda kind: kind.kind,
         "count": lambda kind: f"{kind.count:.4g}",
         "bytes": lambda kind: byte_size(kind.bytes),
-        "exposed ms": lambda kind: milliseconds(kind.exposed_ns),
+        "exposed ms": lambda kind: wait_cell(kind.exposed_ns),
         **{f"{HEADINGS[name].words} ms": _wait_of_kind(waits, name) for name in shown},
-        "overlapped ms": lambda kind: milliseconds(kind.overlapped_ns),
+        "overlapped ms": lambda kind: wait_cell(kind.overlapped_ns),
         "overlap": lambda kind: "–" if kind.overlap_percent is None else f"{kind.overlap_percent:.1f} %",
     }
 
@@ -83,7 +83,7 @@ def _wait_of_kind(waits: Mapping[str, Mapping[str, float | None]], name: str) ->
 
 
 def wait_cell(ns: float | None) -> str:
-    """Return milliseconds, or ? for a wait that the run does not show."""
+    """Return milliseconds, or ? for what the run does not show."""
     return "?" if ns is None else milliseconds(ns)
 
 

@@ -42,7 +42,7 @@ def _findings(run: Run, limit: int) -> Iterator[str]:
     findings = run.cross_rank.findings
     yield from ("## Findings", "")
     if not findings:
-        yield f"None: {nothing_found(run.on_cpu)}"
+        yield f"None: {nothing_found(run.on_cpu, run.is_limited)}"
     first = leading(findings)
     for number, finding in enumerate(first[:limit], 1):
         ns, of_step = finding.figure

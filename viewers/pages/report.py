@@ -124,7 +124,7 @@ def _still(run: Run, count: int) -> Section:
 def _findings(run: Run) -> Markup:
     found = run.cross_rank.findings if run.timelines else ()
     if not found:
-        return Markup('<p class="findings">Findings: {}</p>\n').format(nothing_found(run.on_cpu))
+        return Markup('<p class="findings">Findings: {}</p>\n').format(nothing_found(run.on_cpu, run.is_limited))
     entry = Markup(
         '<li><span class="cost"><b>{} ms</b>{} of the step</span>'
         '<div><p>{}</p><p class="advice">→ {}</p>{}</div></li>\n'

@@ -214,8 +214,8 @@ def _heading(name: str) -> str:
 def causes(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
     """Yield why the GPUs were idle, the mean of their steps; nothing where no GPU was."""
     devices = [device for device in run.devices if len(device.timeline.windows)]
-    means = [device.mean_idle() for device in devices]
-    idle = {cause: sum(mean[cause] for mean in means) / len(means) for cause in CAUSES} if means else {}
+    means = [device.mean_idle() for device in devices if not device.split.unknown.keys() & {*CAUSES}]
+    idle = {cause: sum(mean[cause] or 0 for mean in means) / len(means) for cause in CAUSES} if means else {}
     if not any(idle.values()):
         return
     listed = ", ".join(
@@ -230,8 +230,8 @@ def kinds(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
     """Yield the collectives of each kind, as the average of a GPU and step."""
     waits = run.cross_rank.mean_waits_by_kind()
     for kind in by_kind(run.splits):
-        if not kind.count:
-            continue  # launched outside the steps
+        if not kind.count or kind.exposed_ns is None or kind.overlapped_ns is None:
+            continue  # launched outside the steps, or not known
         wait = waits[kind.kind]["exposed_wait_ns"]
         waited = "" if wait is None else f" ({_some(wait) if wait else 'none'} of it waiting)"
         percent = overlap_percent(round(kind.overlapped_ns), round(kind.exposed_ns))

@@ -36,7 +36,9 @@ MAX_STEPS, MAX_RANKS, MAX_ROWS = 12, 16, 6
 
 
 def _overlap(figures: Figures) -> str:
-    percent = overlap_percent(figures["overlapped_comm_ns"] or 0, figures["exposed_comm_ns"] or 0)
+    if figures["overlapped_comm_ns"] is None or figures["exposed_comm_ns"] is None:
+        return "?"
+    percent = overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"])
     return "–" if percent is None else f"{percent:.1f}"
 
 
@@ -65,13 +67,14 @@ def _heading(timeline: Timeline) -> Text:
 
 def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, all_rows: bool) -> Table:
     """Return the table of one rank: a row for each step, the mean, and each part's share of the wall time."""
-    names = shown_figures([waits.step(k) for k in range(len(figures.names))])
+    steps: list[Figures] = [{**figures.step(k), **waits.step(k)} for k in range(len(figures.names))]
+    names = shown_figures(steps)
     table = _table(_heading(timeline), "step", names)
     shown = range(len(figures.names)) if all_rows or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
         table.add_row(
             plain(step_label(figures.names[k])),
-            *_row({**{name: int(figures.figures[name][k]) for name in FIGURES}, **waits.step(k)}, names),
+            *_row(steps[k], names),
         )
     if len(shown) < len(figures.names):
         table.add_row("…", *["…"] * (len(names) + 1))
@@ -140,7 +143,10 @@ def idle_table(run: Run, all_rows: bool = False) -> Table | None:
     devices = [device for device in run.devices if len(device.timeline.windows)]
     if not any(device.split.figures["idle_ns"].any() for device in devices):
         return None
-    shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in devices)]
+    known = [device for device in devices if not device.split.unknown.keys() & {*CAUSES}]
+    if not known:
+        return None
+    shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in known)]
     headings = [*(HEADINGS[cause].folded for cause in shown_causes), "idle"]
     table = number_table("mean step by cause of idle time, ms", ["rank"], headings)
     found = [run.devices[one.index] for one in _shown(run, all_rows)]
@@ -148,7 +154,7 @@ def idle_table(run: Run, all_rows: bool = False) -> Table | None:
     for device in shown:
         means = device.mean_idle()
         cells = (means[cause] for cause in shown_causes)
-        table.add_row(rank_label(run, device.timeline), *map(milliseconds, (*cells, sum(means.values()))))
+        table.add_row(rank_label(run, device.timeline), *map(wait_cell, (*cells, device.split.mean()["idle_ns"])))
     if len(shown) < len(devices):
         table.add_row("…", *["…"] * (len(shown_causes) + 1))
     return table
@@ -157,13 +163,13 @@ def idle_table(run: Run, all_rows: bool = False) -> Table | None:
 # Figures across ranks in the terminal: the findings, and wait and transfer time of collectives.
 
 
-def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False) -> RenderableType:
+def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False, is_limited: bool = False) -> RenderableType:
     """Return the findings: what a step would gain where that is known, else the cost; text and advice.
 
     They are sorted by that figure; those without which a step would gain less than 1 % share a line.
     """
     if not findings:
-        return Text(f"Findings: {nothing_found(on_cpu)}", style="bold")
+        return Text(f"Findings: {nothing_found(on_cpu, is_limited)}", style="bold")
     replayed = any(finding.gain is not None and finding.gain.change for finding in findings)
     order = "by what a step would gain without each" if replayed else "most expensive first (cost per step)"
     order += "; those of a single step last" if any(finding.evidence.get("once") for finding in findings) else ""

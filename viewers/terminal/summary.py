@@ -11,7 +11,15 @@ from rich.text import Text
 from dptrace.analysis.findings.finding import unprofiled_step_ns
 from dptrace.analysis.matching.calls import coordinates, place
 from dptrace.analysis.per_gpu.device import expert_loads
-from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, PART_LABELS, Part, overlap_percent, waiting_label
+from dptrace.analysis.per_gpu.split import (
+    COMPUTE,
+    EXPOSED_LABELS,
+    FIGURE_WORDS,
+    PART_LABELS,
+    Part,
+    overlap_percent,
+    waiting_label,
+)
 from dptrace.core.units import byte_size, duration, milliseconds, number, sanitize, share
 from dptrace.model.training.layout import held_activations
 from dptrace.run.cross_rank import CrossRankAnalysis, MeanStep, mean_step
@@ -203,12 +211,24 @@ def sentence(run: Run) -> Text:
     found = mean_step(run.cross_rank)
     if found is None:
         return Text("There is no step in this run.", style="bold")
-    text = Text(f"A step takes {milliseconds(found.wall_ns)} ms{_which(found)}: ", style="bold")
-    text.append(_exposed(found), style="bold red")
-    figures = found.figures_ns
-    percent = overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"])
-    hidden = "no communication" if percent is None else f"{percent:.1f} % of communication overlapped"
-    text.append(f", {100 * figures['idle_ns'] / max(found.wall_ns, 1):.1f} % idle; {hidden}.")
+    figures, limits = found.figures_ns, "".join(f"{line}\n" for line in found.limits)
+    text = Text(limits, style="bold yellow")
+    what = "A step" if found.marked else "The recording, in which no steps are marked,"
+    about = f"{found.bounds['wall_ns']} " if "wall_ns" in found.bounds else ""
+    text.append(f"{what} takes {about}{milliseconds(found.wall_ns)} ms{_which(found)}: ", style="bold")
+    if figures["exposed_comm_ns"] is None:
+        text.append("exposed communication unknown", style="bold red")
+    else:
+        text.append(_exposed(found), style="bold red")
+    idle = figures["idle_ns"]
+    bound = f"{found.bounds['idle_ns']} " if found.bounds.get("idle_ns", "about") != "about" else ""
+    text.append(", idle unknown" if idle is None else f", {bound}{100 * idle / max(found.wall_ns, 1):.1f} % idle")
+    if "overlapped_comm_ns" in found.unknown or "exposed_comm_ns" in found.unknown:
+        text.append("; overlap unknown.")
+    else:
+        percent = overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"])
+        hidden = "no communication" if percent is None else f"{percent:.1f} % of communication overlapped"
+        text.append(f"; {hidden}.")
     if (recomputed := run.recompute_percent()) is not None:
         text.append(f" {recomputed:.1f} % of backward recomputes forward (activation checkpointing).")
     return text
@@ -251,10 +271,16 @@ def mean_split(run: Run) -> str:
         return ""
     parts = list[tuple[str, float]]()
     for part, label in PART_LABELS.items():
-        one = (label, found.figures_ns[f"{part.name.lower()}_ns"])
-        parts += _labeled(found) if part is Part.EXPOSED_COMM else [one]
+        name = f"{part.name.lower()}_ns"
+        if part is Part.OTHER and found.figures_ns[name] is None:
+            name, label = COMPUTE, FIGURE_WORDS[COMPUTE]
+        bound = found.bounds.get(name, "about")
+        at = label if bound == "about" else f"{label} {bound}"
+        parts += _labeled(found) if part is Part.EXPOSED_COMM else [(at, found.figures_ns[name] or 0.0)]
     listed = (f"{label.lower()} {duration(ns)} ({share(ns / found.wall_ns)})" for label, ns in parts if ns)
-    return f"Mean step, {duration(found.wall_ns)}: {', '.join(listed)}."
+    step = "Mean step" if found.marked else "The whole recording"
+    step += ", about" if "wall_ns" in found.bounds else ","
+    return f"{step} {duration(found.wall_ns)}: {', '.join(listed)}."
 
 
 def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
@@ -271,7 +297,7 @@ def print_run(run: Run, console: Console, all_rows: bool = False) -> None:
     analysis = run.cross_rank
     lines = (mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [plain(headline(run).line), sentence(run), *(Text(line) for line in lines if line)]
-    parts += ["", findings_list(analysis.findings, run.on_cpu), ""]
+    parts += ["", findings_list(analysis.findings, run.on_cpu, run.is_limited), ""]
     for table in _tables(run, analysis, all_rows):
         parts += [table, ""]
     if not all_rows and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):

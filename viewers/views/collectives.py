@@ -27,14 +27,17 @@ COMMUNICATION_TITLE = "Communication by kind"
 
 def communication(run: Run) -> Drawing:
     """Draw the waiting, exposed and overlapped time of each kind of collective, per GPU and step."""
-    kinds = sorted(by_kind(run.splits), key=lambda kind: -(kind.exposed_ns + kind.overlapped_ns))
+    kinds = sorted(by_kind(run.splits), key=lambda kind: -(kind.exposed_ns or 0) - (kind.overlapped_ns or 0))
     if not kinds:
         return message(COMMUNICATION_TITLE, NO_COMMUNICATION)
+    if kinds[0].exposed_ns is None:
+        why = next(split.unknown["exposed_comm_ns"] for split in run.splits if "exposed_comm_ns" in split.unknown)
+        return message(COMMUNICATION_TITLE, f"What of it is exposed is unknown, because {why}.")
     bars, waits = [], run.cross_rank.mean_waits_by_kind()
     for kind in kinds:
         parts = (
-            *exposed_bar_parts(kind.exposed_ns, waits[kind.kind], None),
-            (OVERLAPPED_LABEL, kind.overlapped_ns, theme.OVERLAPPED),
+            *exposed_bar_parts(kind.exposed_ns or 0, waits[kind.kind], None),
+            (OVERLAPPED_LABEL, kind.overlapped_ns or 0, theme.OVERLAPPED),
         )
         size = f", {byte_size(kind.bytes)}" if kind.bytes else ""
         bars.append(Bar(kind.kind, kind.kind, parts, f" · {kind.count:.4g} of them{size}"))

@@ -16,6 +16,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures, StepGrid, step_grid
 from dptrace.analysis.per_gpu.split import (
     CAUSE_LABELS,
     CAUSES,
+    COMPUTE,
     EXPOSED_LABELS,
     PART_LABELS,
     Part,
@@ -42,7 +43,7 @@ from dptrace.viewers.base.charts import (
     with_steps,
 )
 from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message, time_axis
-from dptrace.viewers.base.table import TextTable, step_label
+from dptrace.viewers.base.table import TextTable, step_label, wait_cell
 from dptrace.viewers.base.theme import dark_color
 from dptrace.viewers.views.registry import View
 
@@ -50,7 +51,7 @@ from dptrace.viewers.views.registry import View
 
 
 StepFigures: TypeAlias = Mapping[str, float | None]
-"""The nine figures of a step and those of waiting, in ns; an unknown wait is None."""
+"""The figures of a step and those of waiting, in ns; one that is not known is None."""
 
 
 def step_bar(figures: StepFigures, tick: str, name: str, head: str = "", rank: int | None = None) -> Bar:
@@ -61,8 +62,10 @@ def step_bar(figures: StepFigures, tick: str, name: str, head: str = "", rank: i
     """
     parts: list[tuple[str, float, str]] = []
     for part, color in theme.PART_COLORS.items():
-        ns = figures[f"{part.name.lower()}_ns"] or 0
-        parts += exposed_bar_parts(ns, figures, rank) if part is Part.EXPOSED_COMM else [(PART_LABELS[part], ns, color)]
+        ns, label = figures[f"{part.name.lower()}_ns"], PART_LABELS[part]
+        if ns is None and part is Part.OTHER:
+            ns, label = figures[COMPUTE], "Compute, phase unknown"
+        parts += exposed_bar_parts(ns or 0, figures, rank) if part is Part.EXPOSED_COMM else [(label, ns or 0, color)]
     return Bar(tick, name, parts, under=figures["overlapped_comm_ns"] or 0, head=head)
 
 
@@ -82,7 +85,7 @@ def columns(names: Sequence[str]) -> tuple[str, ...]:
 
 def step_cells(figures: StepFigures, names: Sequence[str]) -> tuple[str, ...]:
     """Return the texts of a step's figures and overlap; ? for a wait that is not known."""
-    percent = overlap_percent(int(figures["overlapped_comm_ns"] or 0), int(figures["exposed_comm_ns"] or 0))
+    percent = overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"])
     cells = ("?" if (ns := figures[name]) is None else milliseconds(ns) for name in names)
     return *cells, "–" if percent is None else f"{percent:.1f} %"
 
@@ -140,7 +143,7 @@ def _means(run: Run) -> dict[str, StepFigures]:
     """Return the figures of each rank's mean step."""
     devices = with_steps(run)
     grid = step_grid(devices)
-    means = {name: grid.mean(name).tolist() for name in grid.figures}
+    means = {name: [None if np.isnan(ns) else ns for ns in grid.mean(name).tolist()] for name in grid.figures}
     waits = [wait.mean() for wait in step_waits(run)]
     return {
         rank: {name: values[row] for name, values in means.items()} | waits[row]
@@ -396,7 +399,7 @@ def _waiting(wait: ExposedWait, wall_ns: Int64) -> str:
 def _of_all(rank_step_grid: StepGrid, name: str) -> list[float]:
     """Return a figure of each GPU as a share of all of its steps; NaN where their wall time is 0."""
     figure, wall = rank_step_grid.mean(name), rank_step_grid.mean("wall_ns")
-    shares: list[float] = np.where(wall > 0, figure / np.maximum(wall, 1), np.nan).tolist()
+    shares: list[float] = np.where(wall > 0, figure / np.maximum(wall, 1), np.nan).tolist()  # NaN where unknown
     return shares
 
 
@@ -418,10 +421,12 @@ def idle(run: Run) -> Drawing:
     devices = with_steps(run)
     if not any(device.split.figures["idle_ns"].any() for device in devices):
         return message(IDLE_TITLE, NOT_IDLE if devices else NO_STEP)
+    if why := next((device.split.unknown[CAUSES[0]] for device in devices if CAUSES[0] in device.split.unknown), ""):
+        return message(IDLE_TITLE, f"Why GPUs were idle is unknown, because {why}.")
     bars, labels, (drawn, some) = list[Bar](), rank_labels(run, devices), _with_bars(run)
     for row in drawn:
         means = devices[row].mean_idle()
-        parts = [(name, means[c], theme.CAUSE_COLORS[c]) for c, name in _CAUSES.items()]
+        parts = [(name, means[c] or 0.0, theme.CAUSE_COLORS[c]) for c, name in _CAUSES.items()]
         bars.append(Bar(labels[row], labels[row], parts))
     subtitle = f"Mean of each rank's steps. Shares are of its idle time.{some}"
     return bar_chart(IDLE_TITLE, subtitle, bars, TALL if len(bars) <= DENSE else FLAT)
@@ -433,7 +438,7 @@ def idle_table(run: Run) -> TextTable:
     rows = []
     for label, device in zip(rank_labels(run, devices), devices, strict=True):
         means = device.mean_idle()
-        rows.append((label, *(milliseconds(means[cause]) for cause in CAUSES), milliseconds(sum(means.values()))))
+        rows.append((label, *map(wait_cell, (*(means[cause] for cause in CAUSES), device.split.mean()["idle_ns"]))))
     columns = ("rank", *_CAUSES.values(), "idle")
     note = f"In ms, means over the steps. {_queues(run)}".strip()
     return TextTable(columns, tuple(rows), 1, note if rows else NO_STEP)

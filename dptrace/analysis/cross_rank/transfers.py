@@ -246,11 +246,12 @@ def exposed_waits(
     for number, device in enumerate(devices):
         members = order[bounds[number] : bounds[number + 1]]
         instance = matches.instance[members]
+        shown = known[instance] & ("exposed_comm_ns" not in device.split.unknown)
         rows = _Members(
             matches.start_ns[members],
             matches.end_ns[members],
-            np.where(known[instance], timing.wait_ns[members], 0),
-            known[instance],
+            np.where(shown, timing.wait_ns[members], 0),
+            shown,
             lacking[instance],
             matches.index[members],
             waits_for[members],

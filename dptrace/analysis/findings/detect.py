@@ -23,6 +23,7 @@ from dptrace.analysis.findings.communication import (
 from dptrace.analysis.findings.finding import GRADIENTS, MIN_SHARE, Claim, Finding, FindingContext, Unclaimed
 from dptrace.analysis.findings.host import idle, recompute, unused_parameters
 from dptrace.analysis.findings.stragglers import stragglers
+from dptrace.analysis.per_gpu.split import CAUSES
 from dptrace.core.units import duration
 from dptrace.model.collectives import COLLECTIVES
 
@@ -155,6 +156,12 @@ DETECTORS: dict[Callable[[FindingContext], Iterable[Finding | Claim]], tuple[str
     recompute: ("recompute",),
 }
 """Each detector with the kinds that it finds. They see the same run: what one claims reaches only idle time."""
+_NEEDS: dict[Callable[[FindingContext], Iterable[Finding | Claim]], str] = {
+    bubbles: "wall_ns",
+    unused_parameters: CAUSES[0],
+    recompute: "backward_ns",
+}
+"""The figure that must be known for a detector; for the others exposed communication."""
 
 
 def findings(across: AcrossRanks, metadata: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
@@ -170,12 +177,15 @@ def findings(across: AcrossRanks, metadata: Mapping[str, Any] | None = None) -> 
     found: list[Finding] = []
     claims: list[Claim] = []
     for detector, kinds in DETECTORS.items():
+        if not context.knows(_NEEDS.get(detector, "exposed_comm_ns")):
+            continue
         for one in detector(context):
             if isinstance(one, Claim):
                 claims.append(one)
             else:
                 assert one.kind in kinds, f"{one.kind} is not declared"
                 found.append(one)
-    found += idle(context, Unclaimed.after(claims, context.devices))
+    if context.knows(*CAUSES):
+        found += idle(context, Unclaimed.after(claims, context.devices))
     found = without_overlap(found)
     return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.cost_ns))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
-from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median
 from dptrace.core.units import byte_size, duration
 from dptrace.model.collectives import COLLECTIVES
@@ -76,8 +76,10 @@ MIN_SHARE = 0.01
 """Smallest share of the step that a reported finding costs."""
 
 
-def nothing_found(on_cpu: bool = False) -> str:
-    """Return what follows "Findings:" for a run without any."""
+def nothing_found(on_cpu: bool = False, is_limited: bool = False) -> str:
+    """Return what follows "Findings:" for a run without any; *is_limited* if figures of it are unknown."""
+    if is_limited:
+        return "none of what is known; of figures that are unknown none can be made."
     idle = " Idle time on a CPU, which is Python between operators, does not count here." if on_cpu else ""
     return f"nothing costs 1 % of a step or more.{idle}"
 
@@ -237,8 +239,12 @@ class FindingContext(CostContext, frozen=True, dict=True):
 
     @cached_property
     def devices(self) -> tuple[DeviceFigures, ...]:
-        """The devices with steps."""
-        return tuple(device for device in self.across.devices if len(device.timeline.windows))
+        """The devices that the mean step is of."""
+        return in_mean(self.across.devices)
+
+    def knows(self, *names: str) -> bool:
+        """Return whether these figures or causes of idle time are known of all devices."""
+        return all(name not in device.split.unknown for device in self.devices for name in names)
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:

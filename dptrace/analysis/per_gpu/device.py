@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import (
-    FIGURES,
+    SHOWN,
     Part,
     Split,
     collective_exposure,
@@ -21,8 +21,10 @@ from dptrace.analysis.per_gpu.split import (
     idle,
     part_intervals_of,
     split,
+    unknown_figures,
 )
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, sums, union
+from dptrace.core.notes import MARKS
 from dptrace.model.flops import OperatorCall
 from dptrace.model.operator_costs import cost
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
@@ -233,9 +235,10 @@ class DeviceFigures(msgspec.Struct, frozen=True):
     flops: StepFlops | None = None
     """Of each step; None where the file does not tell."""
 
-    def mean_idle(self) -> dict[str, float]:
-        """Return the mean idle time of a step in ns by cause; the causes add up to the mean idle time."""
-        return {cause: float(values.mean()) for cause, values in self.idle_causes.items()}
+    def mean_idle(self) -> dict[str, float | None]:
+        """Return the mean idle time of a step in ns by cause, which add up to it; None where causes are not known."""
+        unknown = self.split.unknown
+        return {cause: None if cause in unknown else float(values.mean()) for cause, values in self.idle_causes.items()}
 
     def shared_exposed(self) -> Int64:
         """Return each collective's share of the exposed time, so that concurrent collectives add up to the step's."""
@@ -335,17 +338,27 @@ class StepGrid(msgspec.Struct, frozen=True):
     present: NDArray[np.bool_]
     """GPUs × steps: whether the GPU has the step."""
     figures: dict[str, Int64]
-    """By the names in ``split.FIGURES``: GPUs × steps, in ns; 0 where a GPU lacks the step."""
+    """By the names in ``split.SHOWN``: GPUs × steps, in ns; 0 where a GPU lacks the step."""
+    lacks: tuple[tuple[str, ...], ...] = ()
+    """The premises that fail in each row's recording; empty where none does in any."""
+
+    def is_known(self, name: str) -> NDArray[np.bool_]:
+        """Return for each GPU whether a figure is known."""
+        if not self.lacks:
+            return np.ones(len(self.device_ids), np.bool_)
+        return np.array([name not in unknown_figures(lacks) for lacks in self.lacks], np.bool_)
 
     def share(self, name: str) -> NDArray[np.float64]:
-        """Return a figure as a share of the step's wall time, from 0 to 1; NaN if the wall time is 0."""
+        """Return a figure as a share of the step's wall time, from 0 to 1; NaN if it is unknown or the wall time 0."""
         wall = self.figures["wall_ns"]
-        return np.where(wall > 0, self.figures[name] / np.maximum(wall, 1), np.nan)
+        shown = (wall > 0) & self.is_known(name)[:, None]
+        return np.where(shown, self.figures[name] / np.maximum(wall, 1), np.nan)
 
     def mean(self, name: str) -> NDArray[np.float64]:
-        """Return each GPU's mean over its steps, in ns; 0 without steps."""
-        means: NDArray[np.float64] = self.figures[name].sum(axis=1) / np.maximum(self.present.sum(axis=1), 1)
-        return means
+        """Return each GPU's mean over its steps, in ns; 0 without steps, NaN where it is not known."""
+        means = self.figures[name].sum(axis=1) / np.maximum(self.present.sum(axis=1), 1)
+        known: NDArray[np.float64] = np.where(self.is_known(name), means, np.nan)
+        return known
 
     def total(self, name: str) -> int:
         """Return the sum of a figure over all GPUs and steps."""
@@ -359,15 +372,27 @@ def step_grid(devices: Sequence[DeviceFigures]) -> StepGrid:
     column = {name: index for index, name in enumerate(steps)}
     shape = len(kept), len(steps)
     present = np.zeros(shape, np.bool_)
-    figures = {name: np.zeros(shape, np.int64) for name in FIGURES}
+    figures = {name: np.zeros(shape, np.int64) for name in SHOWN}
     for row, device in enumerate(kept):
         columns = [column[name] for name in device.split.names]
         present[row, columns] = True
-        for name in FIGURES:
+        for name in SHOWN:
             # Steps of one GPU with the same name count as one.
-            np.add.at(figures[name][row], columns, device.split.figures[name])
+            np.add.at(figures[name][row], columns, device.split.of(name))
     device_ids = tuple((device.timeline.rank, device.timeline.device) for device in kept)
-    return StepGrid(device_ids, steps, present, figures)
+    lacks = tuple(device.split.lacks for device in kept)
+    return StepGrid(device_ids, steps, present, figures, lacks if any(lacks) else ())
+
+
+def in_mean(devices: Sequence[DeviceFigures]) -> tuple[DeviceFigures, ...]:
+    """Return the devices that the mean step is of: those with steps and a whole recording, if there are any.
+
+    Otherwise those whose steps are marked, and if there are none, all that have a window.
+    """
+    with_steps = [device for device in devices if len(device.timeline.windows)]
+    whole = [device for device in with_steps if not device.split.lacks]
+    marked = [device for device in with_steps if MARKS not in device.split.lacks]
+    return tuple(whole or marked or with_steps)
 
 
 def middle_step(devices: Sequence[DeviceFigures]) -> str | None:

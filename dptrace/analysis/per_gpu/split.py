@@ -35,6 +35,16 @@ from dptrace.core.intervals import (
     union,
     union_all,
 )
+from dptrace.core.notes import (
+    COLLECTIVES,
+    DEVICE,
+    GPU_EVENTS,
+    LAUNCHES,
+    LENGTHS,
+    PHASES_NEED,
+    REASONS,
+    RECORDS,
+)
 from dptrace.timeline.model import UNKNOWN, HostCause, Kind, Phase, Timeline
 
 _WORDS = {
@@ -50,6 +60,51 @@ _WORDS = {
 }
 FIGURES = tuple(_WORDS)
 """The nine figures of a step, in the order of every table."""
+
+
+PHASES = FIGURES[:4]
+"""Compute by phase."""
+COMPUTE = "compute_ns"
+"""Compute of all phases: known where they are not."""
+SHOWN = (*FIGURES, COMPUTE)
+"""The figures and compute."""
+
+_CAUSES_NEED = (LAUNCHES, RECORDS, LENGTHS, DEVICE, GPU_EVENTS)
+_COMM_NEEDS = (RECORDS, LENGTHS, COLLECTIVES, DEVICE, GPU_EVENTS)
+_NEEDS = dict.fromkeys(PHASES, PHASES_NEED) | {
+    "exposed_comm_ns": _COMM_NEEDS,
+    "overlapped_comm_ns": (LENGTHS, COLLECTIVES, DEVICE, GPU_EVENTS),
+    "exposed_memory_ns": (RECORDS, LENGTHS, DEVICE, GPU_EVENTS),
+    "idle_ns": (COLLECTIVES, DEVICE, GPU_EVENTS),
+}
+"""The premises of each figure; without one that fails, it is known (wall time, compute)."""
+_BOUNDS = {
+    LAUNCHES: dict.fromkeys(SHOWN, "about"),
+    LENGTHS: dict.fromkeys((*PHASES, COMPUTE), "at most") | {"idle_ns": "at least", "wall_ns": "about"},
+    RECORDS: dict.fromkeys((*PHASES, COMPUTE, "overlapped_comm_ns"), "at least")
+    | {"idle_ns": "at most", "wall_ns": "about"},
+}
+"""What figures are where a premise fails. Steps then begin and end with other work, and without launches, work counts
+for the step in which it begins."""
+
+
+def unknown_figures(lacks: Sequence[str]) -> dict[str, str]:
+    """Return why each figure and cause of idle time that needs a premise that fails is unknown, by its name."""
+    needs = _NEEDS | dict.fromkeys(CAUSES, _CAUSES_NEED)
+    failing = {name: [premise for premise in needed if premise in lacks] for name, needed in needs.items()}
+    unknown = {name: REASONS[premises[0]] for name, premises in failing.items() if premises}
+    if RECORDS in lacks and LENGTHS in lacks:
+        unknown |= {name: REASONS[RECORDS] for name in _BOUNDS[RECORDS] if name not in unknown}
+    return unknown
+
+
+def bounds_of(lacks: Sequence[str]) -> dict[str, str]:
+    """Return ``at most``, ``at least`` or ``about`` by the name of each figure that is not exact."""
+    unknown = unknown_figures(lacks)
+    found: dict[str, str] = {}
+    for premise in (LAUNCHES, LENGTHS, RECORDS):
+        found |= _BOUNDS[premise] if premise in lacks else {}
+    return {name: bound for name, bound in found.items() if name not in unknown}
 
 
 class Part(IntEnum):
@@ -107,6 +162,18 @@ class Split(msgspec.Struct, frozen=True):
     """By the names in FIGURES."""
     comm: dict[str, CommFigures]
     """By kind of collective."""
+    lacks: tuple[str, ...] = ()
+    """The premises that fail in the rank's recording."""
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Why each figure and cause of idle time that is not known is unknown, by its name."""
+        return unknown_figures(self.lacks)
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """``at most``, ``at least`` or ``about``, by the name of each figure that is not exact."""
+        return bounds_of(self.lacks)
 
     def first(self, count: int) -> Split:
         """Keep the first *count* steps."""
@@ -115,15 +182,24 @@ class Split(msgspec.Struct, frozen=True):
             kind: CommFigures(c.count[:count], c.bytes[:count], c.exposed_ns[:count], c.overlapped_ns[:count])
             for kind, c in self.comm.items()
         }
-        return Split(self.rank, self.device, self.names[:count], figures, comm)
+        return Split(self.rank, self.device, self.names[:count], figures, comm, self.lacks)
 
-    def total(self) -> dict[str, int]:
-        """Return the sum of each figure over the steps."""
-        return {name: int(values.sum()) for name, values in self.figures.items()}
+    def of(self, name: str) -> Int64:
+        """Return a figure of each step: one of FIGURES, or ``compute_ns``; also where it is not known."""
+        return reduce(np.add, map(self.of, PHASES)) if name == COMPUTE else self.figures[name]
 
-    def mean(self) -> dict[str, float]:
-        """Return the mean step, whose parts add up to its wall time; zeros without steps."""
-        return {name: ns / max(len(self.names), 1) for name, ns in self.total().items()}
+    def step(self, number: int) -> dict[str, int | None]:
+        """Return the figures of one step and its ``compute_ns``; None where one is not known."""
+        return {name: None if name in self.unknown else int(self.of(name)[number]) for name in SHOWN}
+
+    def total(self) -> dict[str, int | None]:
+        """Return the sum of each figure, and of ``compute_ns``, over the steps; None where it is not known."""
+        return {name: None if name in self.unknown else int(self.of(name).sum()) for name in SHOWN}
+
+    def mean(self) -> dict[str, float | None]:
+        """Return the mean step, whose parts add up to its wall time; zeros without steps, None where not known."""
+        steps = max(len(self.names), 1)
+        return {name: None if ns is None else ns / steps for name, ns in self.total().items()}
 
 
 def _sets(timeline: Timeline) -> list[IntervalSet]:
@@ -174,7 +250,8 @@ def split(
         "wall_ns": wall,
     }
     ordered = {name: figures[name] for name in FIGURES}
-    return Split(timeline.rank, timeline.device, timeline.windows.names, ordered, _by_kind(timeline, compute))
+    comm_figures = _by_kind(timeline, compute)
+    return Split(timeline.rank, timeline.device, timeline.windows.names, ordered, comm_figures, timeline.lacks)
 
 
 def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]:
@@ -269,14 +346,17 @@ class KindFigures(msgspec.Struct, frozen=True):
     count: float
     bytes: float
     """0 where the size of one is unknown."""
-    exposed_ns: float
-    overlapped_ns: float
+    exposed_ns: float | None
+    """None where exposed communication is not known, as the next two."""
+    overlapped_ns: float | None
     overlap_percent: float | None
     """Of its time in the whole run; None if it took no time."""
 
 
-def overlap_percent(overlapped_ns: float, exposed_ns: float) -> float | None:
-    """Return the share of communication that compute overlaps, in percent; None without communication."""
+def overlap_percent(overlapped_ns: float | None, exposed_ns: float | None) -> float | None:
+    """Return the share of communication that compute overlaps, in percent; None without communication, or unknown."""
+    if overlapped_ns is None or exposed_ns is None:
+        return None
     whole = overlapped_ns + exposed_ns
     return 100 * overlapped_ns / whole if whole else None
 
@@ -292,9 +372,10 @@ def by_kind(splits: Sequence[Split]) -> tuple[KindFigures, ...]:
             sum(int(getattr(part, name).sum()) for part in parts)
             for name in ("count", "bytes", "exposed_ns", "overlapped_ns")
         )
-        percent = overlap_percent(overlapped, exposed)
         size = 0 if any(part.has_unknown_size() for part in parts) else size
-        found.append(KindFigures(kind, count / steps, size / steps, exposed / steps, overlapped / steps, percent))
+        times = exposed / steps, overlapped / steps, overlap_percent(overlapped, exposed)
+        known = all("exposed_comm_ns" not in figures.unknown for figures in splits)
+        found.append(KindFigures(kind, count / steps, size / steps, *(times if known else (None, None, None))))
     return tuple(found)
 
 
@@ -406,7 +487,7 @@ def _launched(timeline: Timeline, gaps: IntervalSet) -> Int64:
 
 # Labels of the parts of a step and of the causes of idle time, for tables and charts.
 
-FIGURE_WORDS = _WORDS | _CAUSE_WORDS
+FIGURE_WORDS = _WORDS | {COMPUTE: "compute"} | _CAUSE_WORDS
 """The figures of a step and the causes of idle time in words."""
 PART_LABELS: dict[Part, str] = {
     Part[name.removesuffix("_ns").upper()]: _WORDS[name].capitalize()

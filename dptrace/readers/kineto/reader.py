@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.gpu import GpuProperties, properties_of
 from dptrace.core.intervals import Int64, median
-from dptrace.core.notes import Note
+from dptrace.core.notes import LENGTHS, Note
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
@@ -34,6 +34,9 @@ _DAY = 86_400 * 10**9
 """Longer than any recording: Kineto keeps all of it in memory."""
 _LAST = 2**62
 """146 years in ns, so that a sum with the clock's base fits 64 bits."""
+_SECOND = 10**9
+_LITTLE = 0.01
+"""Share of a device's time up to which events that were cut short do not limit figures."""
 _WITHIN = 3
 _NEAR = 8
 """A device event overruns if ``_WITHIN`` of the next ``_NEAR`` events on its stream lie within it."""
@@ -81,7 +84,11 @@ def validate_events(
     end, cut = _trim_overlaps(rows, keep & on_device, has_comm_args | waits)
     if cut:
         text = "{} on a GPU cut short: each overlaps several later events on its stream, which is impossible."
-        notes.append(Note(text, (plural(cut, "event"),)))
+        # How long they were is not known; of little time, that does not matter.
+        length, short = end - rows.start, end != rows.end
+        rest = length[keep & on_device & ~short & (length < _SECOND)]
+        is_much = int(length[short].sum()) > _LITTLE * int(rest.sum())
+        notes.append(Note(text, (plural(cut, "event"),), kind=LENGTHS if is_much else ""))
     return keep, end, notes
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
+from dptrace.analysis.per_gpu.split import CAUSES
 from dptrace.core.intervals import Int64, members, repeated
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
@@ -380,6 +381,7 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     run = whole_run(run) if of is None else of.run
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
+    run.need("What a change would gain is", "exposed_comm_ns", CAUSES[0])
     clocks = run.cross_rank.clocks
     processes, built = list[Process](), list[ProcessTasks]()
     first = 0

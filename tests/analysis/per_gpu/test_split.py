@@ -23,6 +23,7 @@ from dptrace.core.intervals import IntervalSet, union
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Actions, HostActivity, HostCause, HostLabel, Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.totals import totals
 
 ORDER = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.OTHER)
 NAMES = ("backward_ns", "forward_ns", "optimizer_ns", "other_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
@@ -258,8 +259,10 @@ def test_a_kind_is_reported_per_gpu_and_step() -> None:
     """Counts, bytes and times add up to the splits' when multiplied by GPUs and steps."""
     run = Run("x", two_rank_timelines())
     (kind,) = by_kind(run.splits)
-    total = [split.total() for split in run.splits]
+    total = [*map(totals, run.splits)]
 
+    assert kind.exposed_ns is not None
+    assert kind.overlapped_ns is not None
     assert ("all_reduce", 1.0, 4096.0) == (kind.kind, kind.count, kind.bytes)
     assert sum(one["exposed_comm_ns"] for one in total) == 4 * kind.exposed_ns
     assert sum(one["overlapped_comm_ns"] for one in total) == 4 * kind.overlapped_ns

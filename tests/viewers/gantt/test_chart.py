@@ -16,6 +16,7 @@ from tests.analysis.cross_rank.test_transfers import Job, jobs
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import MS, late_run
 from tests.support.synthetic import training_run
+from tests.support.totals import totals
 
 PART_FIGURES = {
     Part.BACKWARD: "backward_ns",
@@ -156,7 +157,7 @@ def test_a_run_without_ranks_is_an_empty_chart() -> None:
 def test_the_synthetic_run_tests_what_it_should() -> None:
     """Overlapping kernels, every phase, exposed and overlapped communication, memory and idle."""
     run = training_run(2_000)
-    total = run.splits[0].total()
+    total = totals(run.splits[0])
     compute = run.timelines[0].kind == Kind.COMPUTE
     start, end = run.timelines[0].start_ns[compute], run.timelines[0].end_ns[compute]
 

@@ -27,6 +27,7 @@ from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import job, late_run
 from tests.support.jobs import run_of as job_of
 from tests.support.terminal_text import GLYPHS, drawn, paired, run_of, training
+from tests.support.totals import totals
 
 
 def colored(run: Run, system: Literal["standard", "256", "truecolor"], width: int = 100, **options: bool) -> str:
@@ -178,7 +179,7 @@ def test_the_figures_of_both_runs_stand_below() -> None:
 
     for letter, run in (("A", a), ("B", b)):
         for split in run.splits:
-            share = f"{100 * split.total()['backward_ns'] / split.total()['wall_ns']:.1f}%"
+            share = f"{100 * totals(split)['backward_ns'] / totals(split)['wall_ns']:.1f}%"
             assert any(line.startswith(f"{letter} rank {split.rank} ") and share in line for line in lines)
         for start in (f"{letter}  all_reduce: 1 per step, 4.1 kB", f"{letter}  Idle "):
             assert any(line.startswith(start) for line in lines)

@@ -19,6 +19,7 @@ from tests.support.builders import TimelineBuilder
 from tests.support.jobs import late_run
 from tests.support.rank_cases import real_ranks
 from tests.support.real_traces import needs_real_traces
+from tests.support.totals import totals
 from tests.support.view_cases import CASES
 
 
@@ -84,7 +85,7 @@ def test_a_row_for_each_and_slow_ones_stand_out() -> None:
 def test_a_kind_s_bar_is_its_exposed_and_overlapped_time() -> None:
     """Per rank and step."""
     run = CASES["two ranks"]()
-    total = [split.total() for split in run.splits]
+    total = [*map(totals, run.splits)]
     time = sum(one["exposed_comm_ns"] + one["overlapped_comm_ns"] for one in total) / 4
 
     assert time == pytest.approx(max(mark.right for mark in communication(run).marks if isinstance(mark, Box)))

@@ -19,6 +19,7 @@ from dptrace.viewers.gantt.chart import chart
 from tests.support.browser import browser_test, open_page
 from tests.support.gantt_page import at, settle, show, written
 from tests.support.synthetic import training_run
+from tests.support.totals import totals
 from tests.viewers.gantt.tiles.test_served_page import served
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def close(ns: float) -> object:
 def check_split(page: Page, run: Run) -> None:
     """Per rank: compute, exposed, waiting, overlapped and idle time, each part of the partition, and their total."""
     parts, ranks = tables(page, "Split")
-    totals = [split.total() for split in run.splits]
-    for timeline, total, wait in zip(run.timelines, totals, run.cross_rank.exposed_waits, strict=True):
+    sums = [*map(totals, run.splits)]
+    for timeline, total, wait in zip(run.timelines, sums, run.cross_rank.exposed_waits, strict=True):
         mine = ranks[timeline.label]
         compute = sum(total[name] for name in ("forward_ns", "backward_ns", "optimizer_ns", "other_ns"))
         assert close(compute) == mine["compute"]
@@ -88,7 +89,7 @@ def check_split(page: Page, run: Run) -> None:
         assert close(total["wall_ns"]) == mine["total"]
     waits = sum(float(wait.wait_ns.sum()) for wait in run.cross_rank.exposed_waits)
     for part, label in PART_LABELS.items():
-        ns: float = sum(total[f"{part.name.lower()}_ns"] for total in totals)
+        ns: float = sum(total[f"{part.name.lower()}_ns"] for total in sums)
         ns -= waits if label == "Exposed communication" else 0
         assert close(ns) == parts.get(label, {"time": 0.0})["time"], label
     assert close(waits) == parts.get("Waiting for other ranks", {"time": 0.0})["time"]
@@ -139,7 +140,7 @@ def check_idle(page: Page, run: Run) -> None:
         ns = sum(int(device.idle_causes[name].sum()) for device in run.devices)
         assert close(ns) == causes.get(label, {"time": 0.0})["time"], label
     for timeline, split in zip(run.timelines, run.splits, strict=True):
-        assert close(split.total()["idle_ns"]) == ranks[timeline.label]["idle"]
+        assert close(totals(split)["idle_ns"]) == ranks[timeline.label]["idle"]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from dptrace.viewers.gantt.tiles.answers import TILE
 from dptrace.viewers.gantt.tiles.service import TileService
 from dptrace.viewers.gantt.tiles.store import build
 from tests.support.synthetic import training_run
+from tests.support.totals import totals
 
 RUN = training_run(6_000, ranks=2)
 CHART = chart(RUN)
@@ -105,10 +106,10 @@ def test_tiles_are_shares_of_columns_of_a_power_of_two() -> None:
 
 def test_sums_are_those_of_the_split() -> None:
     """Over all ranks; with the number of intervals."""
-    sums, totals = ask("sums", start=0, end=END), [split.total() for split in RUN.splits]
+    sums, parts = ask("sums", start=0, end=END), [*map(totals, RUN.splits)]
     for part, figure in ((Part.FORWARD, "forward_ns"), (Part.BACKWARD, "backward_ns"), (Part.OTHER, "other_ns")):
-        assert sum(total[figure] for total in totals) == sums["parts"][str(int(part))]
-    assert sum(total["overlapped_comm_ns"] for total in totals) == sums["overlapped"]
+        assert sum(total[figure] for total in parts) == sums["parts"][str(int(part))]
+    assert sum(total["overlapped_comm_ns"] for total in parts) == sums["overlapped"]
     recorded = [lane for lane in CHART.lanes if lane.role in (Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY)]
     inside = [(lane.start_ns <= END) & (lane.start_ns + lane.duration_ns >= 0) for lane in recorded]
     assert sum(int(one.sum()) for one in inside) == sums["count"]
