@@ -66,7 +66,7 @@ def test_findings_on_some_steps_have_gains(late: dptrace.Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gone", "reason"), [(True, "second time"), (False, "calls that launched the work are not known")]
+    ("gone", "reason"), [(True, "second time"), (False, "launched the work are not known")]
 )
 def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path, gone: bool, reason: str) -> None:
     """Without its files, or with events of the device alone, there is no gain and no error, but a reason."""
