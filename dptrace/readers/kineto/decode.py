@@ -13,7 +13,7 @@ from msgspec.structs import astuple, replace
 from dptrace.core.subprocess_pool import PythonProcess, serve
 from dptrace.errors import DptraceError
 from dptrace.readers.kineto.columns import Columns, DecodedPart, EventSink, IdMap
-from dptrace.readers.kineto.event_schema import DAMAGE
+from dptrace.readers.kineto.event_schema import DAMAGE, as_count
 from dptrace.readers.kineto.json_stream import BLANK, closing_bracket, count_brackets, find_list, is_list, values_of
 from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity
@@ -42,6 +42,9 @@ class _Document(msgspec.Struct, frozen=True):
     gloo_threads: Any = None
     """Ids of gloo's threads in order of creation, as dptrace's recorder lists them."""
     host_name: Any = None
+    log: Any = msgspec.field(default=None, name="INFO")
+    """Lines of Kineto's log, which some builds add to a file."""
+    warnings: Any = msgspec.field(default=None, name="WARNING")
 
 
 class Metadata(_Document, frozen=True):
@@ -49,6 +52,8 @@ class Metadata(_Document, frozen=True):
 
     damage: tuple[str, ...] = ()
     """What is damaged in the document around its events, a sentence each."""
+    writers: str = ""
+    """What shows that the file is of two processes, and what to do; empty for one."""
 
 
 class DocumentEnd(msgspec.Struct, frozen=True):
@@ -71,6 +76,12 @@ def decode_document(head: bytes, tail: bytes) -> Metadata | None:
         return Metadata(*astuple(msgspec.json.decode(text, type=_Document)))
     except DAMAGE:
         return None
+
+
+def rank_of(metadata: _Document) -> int | None:
+    """Return the rank in a document's metadata; None without one."""
+    info = metadata.distributed
+    return as_count(info.get("rank")) if isinstance(info, dict) else None
 
 
 def recover_metadata(around: bytes) -> Metadata:
@@ -173,6 +184,7 @@ class PieceDecoder:
         self._metadata: Metadata | None = None
         """That of the first document, if it has ended."""
         self._lists = 1
+        self._writers = ""
 
     def add(self, piece: EventPiece) -> None:
         """Decode a piece that is not the last."""
@@ -210,7 +222,22 @@ class PieceDecoder:
         if self._held:
             text = b",".join(self._held)
             self._held.clear()
-            add_stretch(text, self._between, self._columns)
+            self._add_stretch(text)
+
+    def _add_stretch(self, text: bytes) -> None:
+        """Decode the events of a text, and look for another file's header in one that is damaged."""
+        if not add_stretch(text, self._between, self._columns):
+            self._look_for_header(text)
+
+    def _look_for_header(self, text: bytes) -> None:
+        from dptrace.readers.kineto.repair import header_within, recover_metadata_fields
+
+        first = recover_metadata_fields(bytes(self._head))[1].get("rank")
+        if header_within(text, first if self._metadata is None else rank_of(self._metadata)):
+            self._writers = (
+                "two processes wrote it at once: it holds two headers of torch.profiler's, one among the other's "
+                "events, which can't be told apart. Record again, with a file for each rank (its number in the name)."
+            )
 
     def _after_lists(self, text: bytes) -> bytes:
         """Decode the lists that another list of events follows, in this document or in the next; return the rest."""
@@ -219,7 +246,7 @@ class PieceDecoder:
             second = find_list(text, end + 1, inside=self._head != b"[")
             if not isinstance(second, int):
                 break
-            add_stretch(text[at:end], self._between, self._columns)
+            self._add_stretch(text[at:end])
             self._begin_list(text[end:second])
             at = second
         return text[at:]
@@ -231,10 +258,21 @@ class PieceDecoder:
         if closed < 0:
             self._head += between
             return
+        head, tail = bytes(self._head), between[:closed]
         if self._metadata is None:
-            head, tail = bytes(self._head), between[:closed]
             self._metadata = decode_document(head, tail) or recover_metadata(head + tail)
+        else:
+            self._compare(decode_document(head, tail))
         self._head = bytearray(between[closed:].lstrip(BLANK + b"\0"))
+
+    def _compare(self, another: Metadata | None) -> None:
+        """Note where a further document in the file is another rank's than the first."""
+        ranks = [None if metadata is None else rank_of(metadata) for metadata in (self._metadata, another)]
+        if None not in ranks and ranks[0] != ranks[1]:
+            self._writers = (
+                f"it holds two headers of torch.profiler's, of rank {ranks[0]} and of rank {ranks[1]}, whose files "
+                "were joined. Write each to a file of its own."
+            )
 
     def finish(self, piece: EventPiece) -> tuple[Metadata, str]:
         """Decode the last piece and the rest of the document; return the metadata, and why the text ends too early."""
@@ -252,23 +290,27 @@ class PieceDecoder:
         sound = not last or take_events(text[:last].strip(BLANK), self._columns)
         found = end_of(bytes(self._head), text, last, sound)
         if found is not None:
-            add_stretch(text[last if sound else 0 : found.end], piece.between, self._columns)
+            self._add_stretch(text[last if sound else 0 : found.end])
+            self._compare(found.metadata)
             return self._whole(self._metadata or found.metadata, text[found.closed :], piece.damage), ""
         if not sound:
-            add_stretch(text[:last], piece.between, self._columns)
+            self._add_stretch(text[:last])
         rest = text[last:].lstrip(BLANK)
-        take_events(rest[: rest.rfind(b"}") + 1], self._columns)
+        if not take_events(rest[: rest.rfind(b"}") + 1], self._columns):
+            self._look_for_header(rest)
         metadata = self._metadata or decode_document(bytes(self._head), b"]}") or recover_metadata(bytes(self._head))
         return self._whole(metadata), piece.damage or "it ends in the middle"
 
     def _whole(self, metadata: Metadata, rest: bytes = b"", damage: str = "") -> Metadata:
         """Add what is said of the whole file to the metadata of its first document."""
+        if metadata.damage:
+            self._look_for_header(bytes(self._head))
         sentences = [f"Holds {self._lists:,} lists of events; they were read as one."] if self._lists > 1 else []
         if damage:
             sentences.append(f"After the end of the document {damage}; any part of the file may be damaged.")
         if rest := rest.strip(BLANK + b"\0"):
             sentences.append(f"{len(rest):,} bytes after the end of the document were not read.")
-        return replace(metadata, damage=(*sentences, *metadata.damage))
+        return replace(metadata, damage=(*sentences, *metadata.damage), writers=self._writers)
 
     def _finish_bare(self, piece: EventPiece) -> tuple[Metadata, str]:
         """Decode the end of a file of bare events, one per line."""
@@ -310,15 +352,16 @@ def _is_text(events: bytes) -> bool:
     return True
 
 
-def add_stretch(text: bytes, between: bytes, columns: EventSink) -> None:
-    """Decode the events of a text; drop damaged ones, and count them."""
+def add_stretch(text: bytes, between: bytes, columns: EventSink) -> bool:
+    """Decode the events of a text; drop damaged ones, and count them; return whether there was no damage."""
     text = text.strip(BLANK)
     if not text or decode_whole(text, between, columns):
-        return
+        return True
     parts = text.split(between) if between else [text]
     opening, last = between[between.index(b"{") :] if between else b"", len(parts) - 1
     torn = [(opening if i else b"") + part + (b"}" if i < last else b"") for i, part in enumerate(parts)]
     _add_events(torn, columns)
+    return False
 
 
 def _with_commas(text: bytes, between: bytes) -> bytes:

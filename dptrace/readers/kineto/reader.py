@@ -162,6 +162,8 @@ def read_into(
             if decoder is not None:
                 decoder.finish()
             metadata, why = serial.finish(piece)
+            if metadata.writers:
+                raise TraceError(f"{source.address}: {metadata.writers}")
         else:
             (decoder or serial).add(piece)
     if not why:

@@ -13,6 +13,7 @@ import re
 import msgspec
 
 from dptrace.readers.kineto.event_schema import DAMAGE
+from dptrace.readers.kineto.json_stream import LIST
 
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 """Raw control characters, which JSON strings must not hold; between strings they are white space."""
@@ -26,6 +27,36 @@ _SEAM = re.compile(rb'(?<=\})[^{}]{0,999}(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|
 """Where two events meet that only a comma should separate."""
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
 _METADATA = tuple(re.compile(rf'"({key})"\s*:\s*(\d{{1,19}})'.encode()) for key in ("rank", "world_size"))
+
+
+_HEADER = re.compile(rb'\{\s{0,99}"schemaVersion"\s{0,9}:\s{0,9}\d')
+"""The beginning of a document of Kineto's."""
+_SIMPLE = re.compile(rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|device|stream|correlation|[A-Z][\w ]*)"\s*:\Z')
+"""A key of an event of Kineto's whose value is no document."""
+
+
+def header_within(text: bytes, rank: int | None) -> bool:
+    """Return whether a document of Kineto's with events begins among the events of another one's damaged text.
+
+    Two processes wrote such a file. Files of one rank that were joined, and a document that is an argument, are none.
+
+    Args:
+        rank: the rank of the document that the text is of.
+    """
+    for found in _HEADER.finditer(text):
+        if (events := LIST.search(text, found.end())) is None:
+            continue
+        before = text[max(found.start() - 999, 0) : found.start()].rstrip(b" \t\r\n\0")
+        own = recover_metadata_fields(text[found.start() : events.start()])[1].get("rank")
+        if before.endswith(b":"):
+            torn = _SIMPLE.search(before) is not None
+        elif not before or before.endswith(b"}"):
+            torn = None not in (own, rank) and own != rank
+        else:
+            torn = not before.endswith(b"[")
+        if torn:
+            return True
+    return False
 
 
 def clean(event: bytes) -> bytes:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dptrace.readers.stream
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, TraceError
 from dptrace.readers.kineto import decode
 from dptrace.readers.kineto.columns import Columns
 from dptrace.readers.kineto.decode import ParallelDecoder, PieceDecoder, is_worthwhile
@@ -274,6 +274,53 @@ def test_thousands_of_lists_take_a_moment(more: str, tmp_path: Path) -> None:
 
     assert process_time() - begin < 10
     assert (len(file.events), False) == (len(trace), trace.cut)
+
+
+# Two processes that wrote one file.
+
+
+def ranked(rank: int) -> KinetoFile:
+    """Return three steps of a rank."""
+    file = KinetoFile(rank)
+    for k in range(3):
+        training_step(file, k, 100 * k)
+    return file
+
+
+@pytest.mark.parametrize("size", [900, 3001, 8192])
+def test_events_of_two_processes_in_one_file_are_refused(size: int, tmp_path: Path) -> None:
+    """Their blocks alternate, so that the second header is within an event."""
+    texts = [ranked(rank).text() for rank in (0, 1)]
+    blocks = [[text[at : at + size] for at in range(0, len(text), size)] for text in texts]
+    mixed = [block for pair in zip(*blocks, strict=False) for block in pair]
+    path = tmp_path / "t.json"
+    path.write_text("".join(mixed))
+
+    with pytest.raises(TraceError, match="two headers"):
+        read_trace(path)
+
+
+def test_files_of_two_ranks_that_were_joined_are_refused(tmp_path: Path) -> None:
+    """Those of one rank are read as one."""
+    path = tmp_path / "t.json"
+    path.write_text(ranked(0).text() + "\n" + ranked(1).text())
+
+    with pytest.raises(TraceError, match="rank 0 and of rank 1"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_document_within_an_event_is_no_second_header(broken: bool, tmp_path: Path) -> None:
+    """As an argument or in the metadata, also where the event beside it is damaged."""
+    inner = {"schemaVersion": 1, "distributedInfo": {"rank": 5}, "traceEvents": [{"ph": "X"}]}
+    file = ranked(0)
+    file.op("op", 301, 302, config=inner, several=[inner, 1])
+    file.head["distributedInfo"]["config"] = inner
+    file.op("bro?ken", 303, 304)
+    path = tmp_path / "t.json"
+    path.write_text(file.text().replace("bro?ken", 'bro"ken' if broken else "whole"))
+
+    assert len(file.events) - broken == len(read_trace(path))
 
 
 # Decoding of one file by several processes.
