@@ -199,8 +199,11 @@ def _leave_out_cpus(sources: Sources, results: dict[int, RankFile | DptraceError
     if all(on_cpu.values()):
         return
     for index in (index for index, alone in on_cpu.items() if alone):
+        hosts = {device.timeline.host_of for device in results[index].devices}  # type: ignore[union-attr]
+        unread = " and ".join(sorted(filter(None, hosts)))
+        has = f"holds work of {unread}, which dptrace does not read" if unread else "has no GPU work"
         text = (
-            f"{sources.files[index].address}: has no GPU work, but other files of the run have; operators on a CPU are "
+            f"{sources.files[index].address}: {has}, but other files of the run have GPU work; operators on a CPU are "
             "not compared with kernels. Open it on its own, or record this rank again."
         )
         error = TraceError(text)
@@ -209,8 +212,8 @@ def _leave_out_cpus(sources: Sources, results: dict[int, RankFile | DptraceError
 
 
 def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:
-    """Return a note if the figures are those of CPUs; none if the files' own notes say so."""
-    if not all(timeline.on_cpu for timeline in timelines):
+    """Return a note if the figures are those of CPUs; none if the files' own notes say so, or name a device."""
+    if not all(timeline.on_cpu for timeline in timelines) or any(timeline.host_of for timeline in timelines):
         return []
     if all(not {DEVICE, GPU_EVENTS}.isdisjoint(timeline.lacks) for timeline in timelines):
         return []

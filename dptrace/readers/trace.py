@@ -172,6 +172,15 @@ class Trace:
     """What else limits the figures: what such a file does not hold, and what was inferred."""
     cut: bool = False
     """Whether the file ends before the recording ends."""
+    unread_device: str = ""
+    """Name of a device whose events are in the file and are not read: that it did nothing can't be said."""
+    lost: int = 0
+    """Events of a device that were left out: of no duration, or of an impossible one."""
+    undecoded: int = 0
+    """Events, of a device or not, that could not be decoded."""
+    out_of_window: int = 0
+    """Records that Kineto left out as outside the recording's window, by its log ("Out-of-range"): those of a warm-up
+    or, where launches lack their kernels, of these."""
     host_name: str = ""
     """Name of the machine that recorded it; empty if the file does not say."""
     detail: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))

@@ -111,6 +111,11 @@ class Run:
         """Whether the run shows operators on CPUs instead of kernels on GPUs."""
         return all(timeline.on_cpu for timeline in self.timelines)
 
+    @property
+    def host_of(self) -> str:
+        """Name of the device whose events are in the files and are not read; empty where all are."""
+        return " and ".join(sorted({timeline.host_of for timeline in self.timelines if timeline.host_of}))
+
     @cached_property
     def cross_rank(self) -> CrossRankAnalysis:
         """The analysis across ranks: matched collectives, clocks, stragglers, findings."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64, IntervalSet, mask_of, subtract, union, unique
 from dptrace.core.notes import COLLECTIVES, GPU_EVENTS, LAUNCHES, MARKS, OPERATORS, PHASES_NEED, RECORDS, Note
 from dptrace.core.patterns import Patterns
-from dptrace.core.units import share
+from dptrace.core.units import plural, share
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.trace import Category, Trace
@@ -93,18 +93,33 @@ def build_timelines(
         found = _on_gpus(trace, rank, steps, np.flatnonzero(on_device), Patterns(patterns, phase_labels), notes)
         return _with_premises(trace, found, notes)
     calls = int((trace.category == Category.LAUNCH).sum())
-    if calls:
-        raise TraceError(
-            f"{trace.path}: {calls:,} calls to the GPU's runtime but no kernel: the recording failed. CUPTI could not "
-            "record (another profiler was attached, a permission is missing, or the trace was cut before the GPU's "
-            "records arrived). Record again; `dptrace doctor` checks the machine. " + " ".join(map(str, trace.damage))
-        )
+    if (calls or trace.lost) and not trace.unread_device:
+        raise _without_kernels(trace, calls)
     return _with_premises(trace, (with_actions(trace, _on_cpu(trace, rank, steps, phase_labels, notes)),), notes)
 
 
 def _with_premises(trace: Trace, timelines: tuple[Timeline, ...], notes: Sequence[Note]) -> tuple[Timeline, ...]:
     lacks = tuple(dict.fromkeys(note.kind for note in (*trace.damage, *notes) if note.kind))
     return tuple(replace(timeline, lacks=lacks) for timeline in timelines) if lacks else timelines
+
+
+def _without_kernels(trace: Trace, calls: int) -> TraceError:
+    """Return the error on a file whose device worked, by its calls or what is left of its records, without a kernel."""
+    what = f"{trace.path}: {plural(calls, 'call')} to the GPU's runtime but no"
+    if trace.lost or trace.undecoded:
+        why = "readable kernel: records of the GPU are damaged or lost. Copy the file again, or record again."
+    elif trace.out_of_window:
+        why = (
+            f"kernel: Kineto left out {trace.out_of_window:,} records, whose times it took for outside the recording "
+            "(Out-of-range in its log). Let the profiler's schedule warm up for a step, and record again."
+        )
+    else:
+        why = (
+            "kernel: the recording failed. CUPTI could not record (another profiler was attached, a permission is "
+            "missing, or the trace was cut before the GPU's records arrived). Record again; `dptrace doctor` checks "
+            "the machine."
+        )
+    return TraceError(" ".join((f"{what} {why}", *map(str, trace.damage))))
 
 
 def _products(trace: Trace, steps: CpuSteps) -> Products | None:
@@ -332,7 +347,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str
     launch = events.copy()
     launch[is_comm] = operator
     time, thread = trace.start_ns[launch], trace.thread[launch]
-    if trace.device_names:
+    if trace.device_names and not trace.unread_device:
         text = (
             "the machine has a GPU ({}) but the trace has no GPU events (recorded without CUDA activity?): the figures "
             "are the CPU's."
@@ -350,7 +365,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str
         trace,
         rank,
         CPU,
-        "CPU",
+        f"host of {trace.unread_device}" if trace.unread_device else "CPU",
         events,
         (
             np.where(is_comm, Kind.COMMUNICATION, Kind.COMPUTE).astype(np.uint8),
@@ -365,4 +380,4 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str
     )
     host = _host_of(trace, steps, launch, timeline)
     again = ~is_comm & is_recomputed(trace, thread, time)
-    return replace(timeline, recompute=again, host=host, products=_products(trace, steps))
+    return replace(timeline, recompute=again, host=host, products=_products(trace, steps), host_of=trace.unread_device)

@@ -302,6 +302,8 @@ class Timeline(msgspec.Struct, frozen=True):
     """Name of the machine, as the file records it; several machines may have one name."""
     products: Products | None = None
     """What the host called of products of matrices, convolutions and attention; None where the file does not tell."""
+    host_of: str = ""
+    """Name of the device that a CPU launches work on and whose events are not read; empty where none is known."""
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):
@@ -323,5 +325,6 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The device's name: ``rank 0 · GPU 0``, or ``rank 0 · CPU``."""
-        return f"rank {self.rank} · " + ("CPU" if self.on_cpu else f"GPU {self.device}")
+        """The device's name: ``rank 0 · GPU 0``, ``rank 0 · CPU``, or ``rank 0 · host of MTIA``."""
+        host = f"host of {self.host_of}" if self.host_of else "CPU"
+        return f"rank {self.rank} · " + (host if self.on_cpu else f"GPU {self.device}")

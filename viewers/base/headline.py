@@ -58,6 +58,8 @@ def _ranks(run: Run) -> str:
 
 
 def _devices(run: Run) -> str:
+    if hosts := sorted({timeline.device_name for timeline in run.timelines if timeline.host_of}):
+        return f"{' and '.join(hosts)}: its operators only"
     if any(timeline.on_cpu for timeline in run.timelines):
         gloo = any(timeline.collectives for timeline in run.timelines)
         return f"{'gloo on ' if gloo else ''}CPU: operators, not kernels"

@@ -10,6 +10,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,15 +30,18 @@ from dptrace.core.units import sanitize
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX, METADATA_PREFIXES
 from dptrace.readers.kineto.event_schema import (
     DAMAGE,
+    MAX_RANKS,
     NO_ARGS,
     SPAN,
     UNKNOWN,
     Args,
     BasicArgs,
     CompleteEvent,
+    ProcessLabel,
     as_count,
     code_of,
     event_decoder,
+    is_out_of_range,
 )
 from dptrace.readers.trace import UNKNOWN_GROUP, Category, CommArgs, OperatorInputs
 
@@ -63,7 +67,7 @@ _ELEMENT_BYTES = {
 
 
 def comm_args(name: str, args: Args) -> CommArgs:
-    """Return the metadata of the collective in an event's arguments."""
+    """Return the metadata of the collective in an event's arguments; a number out of range counts as absent."""
     if args.collective:
         numbers = (args.in_elements, args.out_elements, args.group_size, args.seq)
         inside, outside, members, seq = map(as_count, numbers)
@@ -75,13 +79,33 @@ def comm_args(name: str, args: Args) -> CommArgs:
             size,
             dtype,
             group,
-            members or 0,
+            members if members and members < MAX_RANKS else 0,
             -1 if seq is None else seq,
             _parse_ranks(args.ranks, members or 0) if type(args.ranks) is str else (),
             args.description if type(args.description) is str else "",
-            next((int(rank) for rank in (args.source, args.target) if _RANK.fullmatch(str(rank))), -1),
+            next((rank for rank in map(_rank, (args.source, args.target)) if rank >= 0), -1),
         )
     return _by_shapes(name, args)
+
+
+def _has_odd_number(args: Args) -> bool:
+    """Return whether a number in a collective's metadata is out of its range."""
+    return (
+        any(map(is_out_of_range, (args.in_elements, args.out_elements, args.seq)))
+        or any(is_out_of_range(rank, MAX_RANKS) for rank in (args.group_size, args.source, args.target))
+        or (type(args.ranks) is str and _has_odd_rank(args.ranks))
+    )
+
+
+@lru_cache(maxsize=1024)
+def _has_odd_rank(text: str) -> bool:
+    return any(is_out_of_range(rank, MAX_RANKS) for rank in _RANK.findall(text))
+
+
+def _rank(value: object) -> int:
+    """Return a rank; -1 for what is none."""
+    number = as_count(value)
+    return -1 if number is None or number >= MAX_RANKS else number
 
 
 def _by_shapes(name: str, args: Args) -> CommArgs:
@@ -106,8 +130,7 @@ def _peer(name: str, inputs: bytes) -> int:
     if name not in _TO_A_PEER:
         return -1
     try:
-        rank = msgspec.json.decode(inputs)[2]
-        return int(rank) if _RANK.fullmatch(str(rank)) else -1
+        return _rank(msgspec.json.decode(inputs)[2])
     except (*DAMAGE, TypeError, LookupError):
         return -1
 
@@ -129,17 +152,19 @@ def with_global_ranks(comm: dict[int, CommArgs], groups: Any) -> dict[int, CommA
     return {i: replace(a, peer=peer(a)) if a.peer >= 0 and not a.group else a for i, a in comm.items()}
 
 
-_RANK = re.compile(r"\d{1,9}", re.ASCII)
+_RANK = re.compile(r"-?\d+", re.ASCII)
 
 
 @lru_cache(maxsize=1024)
 def _parse_ranks(text: str, size: int) -> tuple[int, ...]:
-    """Parse a group's ranks; torch omits the middle of more than 30: ``[0, 2, 4, ..., 126]``."""
-    ranks = tuple(map(int, _RANK.findall(text)))
+    """Parse a group's ranks, none where one can't be; torch omits the middle of more than 30: ``[0, 2, ..., 126]``."""
+    ranks = tuple(map(_rank, _RANK.findall(text)))
+    if -1 in ranks:
+        return ()
     if "..." not in text or len(ranks) < 3:
         return ranks
     even = range(ranks[0], ranks[-1] + 1, max(ranks[1] - ranks[0], 1))
-    whole = len(even) == size < 1 << 20 and tuple(even[: len(ranks) - 1]) == ranks[:-1]
+    whole = len(even) == size < MAX_RANKS and tuple(even[: len(ranks) - 1]) == ranks[:-1]
     return tuple(even) if whole else ranks
 
 
@@ -270,6 +295,11 @@ def _from_doubles(values: NDArray[np.float64]) -> Int64:
     return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
 
 
+def _is_no_duration(value: object) -> bool:
+    """Return whether a duration is missing, or a text that is no number."""
+    return value is None or (type(value) is str and not _NUMBER.fullmatch(value))
+
+
 def nanoseconds(microseconds: list[Any], exact: bool) -> Int64:
     """Convert µs, as int, float, Decimal or text, to integer ns without rounding error."""
     if not microseconds or (quick := fast_nanoseconds(microseconds, exact)) is None:
@@ -375,9 +405,17 @@ class _Memo(dict[Any, Any]):
             return np.array([self.function(value) for value in values], np.int64)
 
 
+_OUT_OF_RANGE = -2
+"""In place of the id of a device or a stream that is out of range, until it is counted."""
+_MAX_DEVICES = 1 << 16
+
+
 def _device(value: object) -> int:
-    number = _integer(value)
-    return number if number < 1 << 16 else -1
+    return _OUT_OF_RANGE if is_out_of_range(value, _MAX_DEVICES) else _integer(value)
+
+
+def _stream(value: object) -> int:
+    return _OUT_OF_RANGE if is_out_of_range(value) else _integer(value)
 
 
 class _NeedsArgs(Exception):
@@ -397,8 +435,8 @@ def _product_inputs(key: tuple[bytes, bytes, bytes]) -> OperatorInputs:
 
 
 _COUNTS = (
-    *("events", "kept", "dropped", "repaired"),
-    *("missing_start", "missing_duration", "unknown_phase", "unknown_category"),
+    *("events", "kept", "dropped", "repaired", "out_of_range"),
+    *("missing_start", "missing_duration", "lost", "unknown_phase", "unknown_category"),
 )
 
 
@@ -416,6 +454,8 @@ class DecodedPart:
     threads: list[tuple[Any, Any]] = field(default_factory=list)
     counts: tuple[int, ...] = (0,) * len(_COUNTS)
     saw_last_event: bool | None = None
+    unread: Counter[tuple[str, object]] = field(default_factory=Counter)
+    processes: dict[object, str] = field(default_factory=dict)
 
 
 _MIN_PYTHON_US = 20
@@ -477,11 +517,19 @@ class Columns(EventSink):
         self.missing_start = 0
         """Events dropped because they have no start time."""
         self.missing_duration = 0
-        """Events kept without a duration, which counts as 0."""
+        """Events of the host kept without a duration, which counts as 0."""
+        self.lost = 0
+        """Events of a device dropped because they have no duration: it worked, for a time that is not known."""
+        self.out_of_range = 0
+        """Events kept without a number that is out of its range."""
         self.unknown_phase = 0
         """Events dropped because of their ``ph``: none of those that are read or known to be unneeded."""
         self.unknown_category = 0
         """Complete events dropped because of their ``cat``, in the same way."""
+        self.unread: Counter[tuple[str, object]] = Counter()
+        """Their number by category and process."""
+        self.processes: dict[object, str] = {}
+        """Name and labels of each process, as far as the file gives them."""
         self._names, self._threads = _Names(), _Threads()
         self.products: dict[int, OperatorInputs] = {}
         """The inputs of the operators in PRODUCTS that the file records, by index among the kept events."""
@@ -490,7 +538,7 @@ class Columns(EventSink):
         """Whether it records any; None before the first of these operators."""
         self._reads: NDArray[np.uint8] = np.zeros(0, np.uint8)
         """What is read of the events of each name, as far as the string table was searched: _COLLECTIVE, _PRODUCT."""
-        self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_device), _Memo(_integer)
+        self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_device), _Memo(_stream)
         self._exact = False
         """Whether this file's times have too many digits for a double."""
         self._sent = (0, 0)
@@ -505,6 +553,11 @@ class Columns(EventSink):
         """The file's id of each thread."""
         return [tid for _, tid in self._threads.pairs]
 
+    @property
+    def process_ids(self) -> list[object]:
+        """The file's id of each thread's process."""
+        return [pid for pid, _ in self._threads.pairs]
+
     def thread_names(self) -> tuple[str, ...]:
         """Return the file's id of each thread, as text."""
         return tuple(sanitize(str(tid)) for tid in self.thread_ids)
@@ -513,12 +566,22 @@ class Columns(EventSink):
         """Add the events of a JSON list, as :class:`EventSink` says."""
         for _ in range(3):
             try:
-                self._take(*event_decoder(self.args_type, self._exact, self.with_instants).decode(text))
+                decoder = event_decoder(self.args_type, self._exact, self.with_instants)
+                count, unknown_phase, complete, labels = decoder.decode(text)
+                self._take(count, unknown_phase, complete)
+                self._label(labels)
                 return
             except NeedsDecimal:
                 self._exact = True
             except _NeedsArgs:
                 self.args_type = Args
+
+    def _label(self, labels: list[ProcessLabel]) -> None:
+        """Note what the file's metadata say of processes."""
+        for label in labels:
+            if text := label.text:
+                pid = _whole(label.pid)
+                self.processes[pid] = f"{self.processes[pid]} {text}" if pid in self.processes else text
 
     def more(self, order: Int64) -> dict[str, Any]:
         """Return what else a trace has of the events in *order*, by the name of its field."""
@@ -527,6 +590,7 @@ class Columns(EventSink):
     def _take(self, count: int, unknown_phase: int, complete: list[CompleteEvent]) -> None:
         codes = self._codes
         category = np.frombuffer(bytes([codes[event.cat] for event in complete]), np.uint8)
+        all_categories = category
         unknown_category = int((category == UNKNOWN).sum())
         ends_whole = bool(category[-1] == SPAN) if complete else self.saw_last_event
         wanted = (category < SPAN) & self.wanted(complete, category)
@@ -539,33 +603,46 @@ class Columns(EventSink):
             kept, category = list(compress(kept, timed)), category[timed]
             missing_start = len(starts) - len(kept)
             start = nanoseconds(list(compress(starts, timed)), self._exact)
+        lengths: list[Any] = [event.dur for event in kept]
+        length, missing_duration, lost = fast_nanoseconds(lengths, self._exact), 0, 0
+        if length is None:
+            unknown = np.array([_is_no_duration(value) for value in lengths], np.bool_)
+            known = ~unknown | (category < _ON_DEVICE)
+            kept, category, start = list(compress(kept, known.tolist())), category[known], start[known]
+            lost, missing_duration = int((~known).sum()), int((unknown & known).sum())
+            values = [0 if none else value for value, none in zip(lengths, unknown.tolist(), strict=True)]
+            length = nanoseconds(list(compress(values, known.tolist())), self._exact)
         if kept:
-            self._reduce(kept, start, category)
+            self._reduce(kept, start, length, category)
+        if unknown_category:
+            others = compress(complete, (all_categories == UNKNOWN).tolist())
+            self.unread.update((event.cat or "", _whole(event.pid)) for event in others)
         self.missing_start += missing_start
+        self.missing_duration += missing_duration
+        self.lost += lost
         self.unknown_phase += unknown_phase
         self.unknown_category += unknown_category
         self.saw_last_event = ends_whole
         self.kept += len(kept)
         self.events += count
 
-    def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
+    def _reduce(self, kept: list[CompleteEvent], start: Int64, length: Int64, category: NDArray[np.uint8]) -> None:
         """Turn events into columns."""
-        lengths: list[Any] = [event.dur for event in kept]
-        length, missing_duration = fast_nanoseconds(lengths, self._exact), 0
-        if length is None:
-            missing_duration = lengths.count(None)
-            length = nanoseconds([0 if value is None else value for value in lengths], self._exact)
         name, thread = _packed(self._names.ids(kept)), _packed(self._threads.ids(kept))
         launched = category >= _LAUNCHED
         args = [event.args or NO_ARGS for event in compress(kept, launched.tolist())]
         on_device = category[launched] >= _ON_DEVICE
         device_args = list(compress(args, on_device.tolist()))
-        rest = (
-            integers([a.correlation for a in args]),
-            self._devices.column([a.device for a in device_args]),
-            self._streams.column([a.stream for a in device_args]),
-        )
+        correlations = [a.correlation for a in args]
+        correlation = integers(correlations)
+        device = self._devices.column([a.device for a in device_args])
+        stream = self._streams.column([a.stream for a in device_args])
+        odd = (device == _OUT_OF_RANGE) | (stream == _OUT_OF_RANGE)
+        device[device == _OUT_OF_RANGE] = stream[stream == _OUT_OF_RANGE] = -1
         reads = self._read_of(name)
+        # Most events have a correlation, so that few are looked at.
+        none = np.flatnonzero(correlation == -1).tolist()
+        out_of_range = int(odd.sum()) + sum(is_out_of_range(correlations[i]) for i in none)
         has_metadata = (reads == _COLLECTIVE) & ~launched
         if any(collectives := [a.collective for a in device_args]):
             has_metadata[np.flatnonzero(launched)[on_device]] = list(map(bool, collectives))
@@ -575,12 +652,14 @@ class Columns(EventSink):
                 if not isinstance(event_args, Args):
                     raise _NeedsArgs
                 comm = comm_args(event_name, event_args)
+                out_of_range += bool(event_args.collective) and _has_odd_number(event_args)
                 if comm.elements or event_args.collective or event_name.startswith(GLOO_PREFIX):
                     self.comm[self.kept + i] = comm
         if self._has_shapes is not False:
             self._take_products(kept, np.flatnonzero((reads == _PRODUCT) & (category == Category.CPU_OP)))
-        self.chunks.append((start, _smallest(length), category, name, thread, *map(_smallest, rest)))
-        self.missing_duration += missing_duration
+        rest = map(_smallest, (correlation, device, stream))
+        self.chunks.append((start, _smallest(length), category, name, thread, *rest))
+        self.out_of_range += out_of_range
 
     def _take_products(self, kept: list[CompleteEvent], events: Int64) -> None:
         """Keep the inputs of operators; where the first ones have none, the file records no shapes."""
@@ -635,9 +714,12 @@ class Columns(EventSink):
             self._threads.pairs[threads:],
             tuple(getattr(self, count) for count in _COUNTS),
             self.saw_last_event,
+            self.unread,
+            self.processes,
         )
         self._sent = (len(self._names.numbers), len(self._threads.pairs))
         self.chunks, self.comm, self.products, self.saw_last_event = [], {}, {}, None
+        self.unread, self.processes = Counter(), {}
         for count in _COUNTS:
             setattr(self, count, 0)
         return part
@@ -653,6 +735,9 @@ class Columns(EventSink):
         self.products.update((self.kept + place, inputs) for place, inputs in part.products.items())
         for count, more in zip(_COUNTS, part.counts, strict=True):
             setattr(self, count, getattr(self, count) + more)
+        self.unread.update(part.unread)
+        for pid, text in part.processes.items():
+            self.processes[pid] = f"{self.processes[pid]} {text}" if pid in self.processes else text
         self.saw_last_event = self.saw_last_event if part.saw_last_event is None else part.saw_last_event
 
 

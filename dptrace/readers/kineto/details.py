@@ -54,8 +54,8 @@ class DetailedColumns(Columns):
         self._detail: list[NDArray[np.int32]] = []
         self._numbers: dict[Any, int] = {}
 
-    def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
-        super()._reduce(kept, start, category)
+    def _reduce(self, kept: list[CompleteEvent], start: Int64, length: Int64, category: NDArray[np.uint8]) -> None:
+        super()._reduce(kept, start, length, category)
         numbers = self._numbers
         args: list[Any] = [event.args or _NOTHING for event in kept]
         keys = (
@@ -140,8 +140,8 @@ class OperatorColumns(Columns):
         self._more: list[tuple[NDArray[np.int32], Int64, NDArray[np.int32]]] = []
         self._numbers: dict[tuple[bytes, bytes, bytes, bytes], int] = {}
 
-    def _reduce(self, kept: list[CompleteEvent], start: Int64, category: NDArray[np.uint8]) -> None:
-        super()._reduce(kept, start, category)
+    def _reduce(self, kept: list[CompleteEvent], start: Int64, length: Int64, category: NDArray[np.uint8]) -> None:
+        super()._reduce(kept, start, length, category)
         operators = category == Category.CPU_OP
         args: list[Any] = [event.args or _NO_INPUTS for event in compress(kept, operators.tolist())]
         inputs, sequence = np.full(len(kept), -1, np.int32), np.full(len(kept), -1, np.int64)

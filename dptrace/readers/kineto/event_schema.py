@@ -130,12 +130,27 @@ class Instant(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="i"):
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
+class ProcessLabel(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="M"):
+    """An event of metadata: ``process_name`` and ``process_labels`` say what a process is."""
+
+    name: Any = ""
+    pid: Any = None
+    args: Any = None
+
+    @property
+    def text(self) -> str:
+        """What it says of a process; empty for metadata of other kinds."""
+        key = {"process_name": "name", "process_labels": "labels"}.get(self.name if type(self.name) is str else "")
+        value = self.args.get(key) if key and isinstance(self.args, dict) else None
+        return value if type(value) is str and type(self.pid) in (int, str, float) else ""
+
+
 class _Phase(msgspec.Struct, frozen=True, gc=False):
     ph: str = ""
 
 
-SKIPPED_PHASES = "sftiIMCben"
-"""Flows, instants, metadata, counters and async events, which no figure needs."""
+SKIPPED_PHASES = "sftiICben"
+"""Flows, instants, counters and async events, which no figure needs."""
 _SKIPPED_EVENTS = [
     msgspec.defstruct(f"Other{i}", [], tag_field="ph", tag=phase, frozen=True, gc=False)
     for i, phase in enumerate(SKIPPED_PHASES)
@@ -143,9 +158,9 @@ _SKIPPED_EVENTS = [
 
 
 class EventDecoder:
-    """Decoder of the complete events of a list, which counts the others and those of an unknown phase.
+    """Decoder of the complete events of a list and of metadata, which counts the others and those of unknown phase.
 
-    Flows, instants, counters and metadata are up to half of a file. Tagged by their ``ph``, they become empty objects,
+    Flows, instants and counters are up to half of a file. Tagged by their ``ph``, they become empty objects,
     so that the decoder skips their fields.
     """
 
@@ -156,10 +171,14 @@ class EventDecoder:
             self.wanted.append(_event_type(Instant, "i", times[:1]))
         self.phases = {kind.__struct_config__.tag for kind in self.wanted}
         others = [kind for kind in _SKIPPED_EVENTS if kind.__struct_config__.tag not in self.phases]
-        self.any, self.only = _decoder_of([*self.wanted, *others]), _decoder_of(self.wanted)
+        self.any = _decoder_of([*self.wanted, ProcessLabel, *others])
+        self.only, self.labels = _decoder_of(self.wanted), _decoder_of([ProcessLabel])
 
-    def decode(self, text: bytes) -> tuple[int, int, list[Any]]:
-        """Decode a JSON list of events; return their number, that of an unknown phase, and the wanted ones among them.
+    def decode(self, text: bytes) -> tuple[int, int, list[Any], list[ProcessLabel]]:
+        """Decode a JSON list of events.
+
+        Returns:
+            their number, that of an unknown phase, the wanted ones among them, and the metadata.
 
         Raises:
             DAMAGE: the text is not a list of events.
@@ -169,16 +188,20 @@ class EventDecoder:
         except msgspec.ValidationError:
             return self._decode_others(text)
         first, *more = self.wanted
+        labels = [event for event in events if type(event) is ProcessLabel]
         if not more:  # the one comparison that most files need is the fastest
-            return len(events), 0, [event for event in events if type(event) is first]
-        return len(events), 0, [event for event in events if type(event) in self.wanted]
+            return len(events), 0, [event for event in events if type(event) is first], labels
+        return len(events), 0, [event for event in events if type(event) in self.wanted], labels
 
-    def _decode_others(self, text: bytes) -> tuple[int, int, list[Any]]:
+    def _decode_others(self, text: bytes) -> tuple[int, int, list[Any], list[ProcessLabel]]:
         """Do the same where an event has no ``ph`` or an unknown one."""
         phases, events = [event.ph for event in _PHASES.decode(text)], _TEXTS.decode(text)
-        wanted = [event for event, phase in zip(events, phases, strict=True) if phase in self.phases]
+        wanted, labels = (
+            b"[" + b",".join(event for event, phase in zip(events, phases, strict=True) if phase in chosen) + b"]"
+            for chosen in (self.phases, ("M",))
+        )
         unknown = sum(phase not in _KNOWN_PHASES for phase in phases)
-        return len(events), unknown, self.only.decode(b"[" + b",".join(wanted) + b"]")
+        return len(events), unknown, self.only.decode(wanted), self.labels.decode(labels)
 
 
 def _decoder_of(kinds: list[type[msgspec.Struct]]) -> msgspec.json.Decoder[list[Any]]:
@@ -201,7 +224,7 @@ def event_decoder(args: type[BasicArgs] = BasicArgs, exact: bool = False, instan
     return EventDecoder(args, exact, instants)
 
 
-_KNOWN_PHASES = frozenset("X" + SKIPPED_PHASES)
+_KNOWN_PHASES = frozenset("XM" + SKIPPED_PHASES)
 _PHASES: msgspec.json.Decoder[list[_Phase]] = msgspec.json.Decoder(list[_Phase])
 _TEXTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -223,6 +246,18 @@ def as_count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < 1 << 62 else None
 
 
+MAX_RANKS = 1 << 20
+"""No job has as many ranks: a larger rank or size of a group is damage."""
+
+
+def is_out_of_range(value: object, limit: int = 1 << 62) -> bool:
+    """Return whether a value is a number, however spelled, but below -1, which stands for none, or from *limit* on."""
+    if type(value) is str:
+        value = int(value) if _INTEGER.fullmatch(value) else None
+    return type(value) in (int, float) and not -1 <= value < limit  # type: ignore[operator]
+
+
+_INTEGER = re.compile(r"-?\d{1,400}", re.ASCII)
 _DIGITS = re.compile(r"\d{1,19}", re.ASCII)
 _EXACT = 2**53
 """Below it, a double holds every whole number."""

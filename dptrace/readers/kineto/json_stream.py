@@ -339,6 +339,8 @@ def _twice_as_much(text: bytes, chunks: ChunkedStream) -> bytes:
     return joined if text else joined.lstrip(_LEADING)
 
 
+READS = "it reads what torch.profiler's export_chrome_trace writes, exports of Nsight Systems, and Perfetto's traces."
+"""The end of a sentence on another program's file."""
 _PICKLE = (
     "a pickle, which dptrace does not load since loading one runs its code; https://pytorch.org/memory_viz shows what "
     "torch.cuda.memory._dump_snapshot writes"
@@ -359,6 +361,8 @@ def _no_trace(source: Source, start: bytes, damage: str) -> TraceError:
         return TraceError(f"{name}: is a dump of torch's flight recorder, no trace; find out what hangs with: {advice}")
     if (kind := next((kind for sign, kind in _OTHER_FORMATS if start.startswith(sign)), None)) is not None:
         return TraceError(f"{name}: is {kind}")
+    if b'"rocprofiler-sdk-tool"' in start:
+        return TraceError(f"{name}: is output of rocprofv3, which dptrace does not read; {READS}")
     if damage:
         return TraceError(f"{name}: {damage}, before any event; the job may have been killed while writing it.")
     if not start:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.gpu import GpuProperties, properties_of
-from dptrace.core.intervals import Int64, median
-from dptrace.core.notes import LENGTHS, Note
+from dptrace.core.intervals import Int64, median, unique
+from dptrace.core.notes import DEVICE, LENGTHS, RECORDS, Note
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
@@ -24,6 +25,8 @@ from dptrace.readers.kineto.columns import Columns, EventSink, with_global_ranks
 from dptrace.readers.kineto.decode import Metadata, ParallelDecoder, PieceDecoder, is_worthwhile
 from dptrace.readers.kineto.details import DetailedColumns, MemoryColumns, OperatorColumns
 from dptrace.readers.kineto.event_schema import as_count
+from dptrace.readers.kineto.foreign import UnreadDevice, program_of, unread_device
+from dptrace.readers.kineto.json_stream import READS
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, Trace
 
@@ -153,7 +156,7 @@ def read_into(
         decoder: processes that decode for these columns.
 
     Raises:
-        TraceError: the file is missing, empty, of no known format, or without a list of events.
+        TraceError: the file is missing, empty, of no known format, without a list of events, or of two processes.
     """
     metadata, why = Metadata(), ""
     serial = PieceDecoder(columns) if decoder is None else decoder.serial
@@ -202,7 +205,7 @@ def read_trace(
     with ParallelDecoder(source, columns, jobs) if parallel else nullcontext() as decoder:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
-        raise _no_events(source, columns, [cut_off] if cut_off else [])
+        raise _no_events(source, columns, [*([cut_off] if cut_off else []), *_left_out(columns, source.name)])
     trace = _assemble(source, columns, metadata, cut_off, comm_patterns)
     if isinstance(columns, MemoryColumns):
         return dataclasses.replace(trace, memory=columns.memory_events(as_count(metadata.base) or 0))
@@ -211,6 +214,8 @@ def read_trace(
 
 def _no_events(source: Source, columns: Columns, damage: Sequence[Note]) -> TraceError:
     reason = " ".join(map(str, damage))
+    if program := program_of(columns.processes, [pid for _, pid in columns.unread]):
+        return TraceError(f"{source.address}: is a trace {program}, which dptrace does not read; {READS}")
     if columns.events:
         return TraceError(
             f"{source.address}: holds {columns.events:,} events, but no readable operator, annotation or kernel: it is "
@@ -229,11 +234,8 @@ def _assemble(
     has_comm_args[list(columns.comm)] = True
     waits = is_communication(names, rows.name, rows.category == Category.KERNEL, comm_patterns)
     good, end, impossible = validate_events(rows, has_comm_args, waits)
-    damage = [
-        *(Note(sentence, file=source.name) for sentence in (*metadata.damage, *_implausible_metadata(metadata))),
-        *_left_out(columns, source.name),
-        *(replace(note, file=source.name) for note in impossible),
-    ]
+    damage, missing = _damage(source.name, columns, metadata, rows, good)
+    damage += [replace(note, file=source.name) for note in impossible]
     order = in_order(rows.start, end)
     order = order[good[order]]
     if not len(order):
@@ -276,8 +278,68 @@ def _assemble(
         damage=(*damage_of(source.name, columns, cut_off), *damage),
         cut=bool(cut_off) and not columns.saw_last_event,
         host_name=metadata.host_name if isinstance(metadata.host_name, str) else "",
+        **missing,
         **columns.more(order),
     )
+
+
+def _damage(
+    name: str, columns: Columns, metadata: Metadata, rows: EventColumns, good: NDArray[np.bool_]
+) -> tuple[list[Note], dict[str, Any]]:
+    """Return what is wrong with the file *name*, and the fields of its trace that say what is not in it."""
+    on_device, log = rows.category >= Category.KERNEL, _log_of(metadata)
+    device = _unread_device(columns, rows)
+    damage = [
+        *([_unread_note(device, name, bool(on_device.any()))] if device else []),
+        *(Note(sentence, file=name) for sentence in (*metadata.damage, *_implausible_metadata(metadata))),
+        *_left_out(columns, name, device.events if device else 0),
+        *(replace(note, file=name) for note in _lost_by_kineto(log)),
+    ]
+    return damage, {
+        "unread_device": device.name if device else "",
+        "lost": columns.lost + int((on_device & ~good).sum()),
+        "undecoded": columns.dropped,
+        "out_of_window": sum(map(int, _OUT_OF_WINDOW.findall(log))),
+    }
+
+
+def _unread_device(columns: Columns, rows: EventColumns) -> UnreadDevice | None:
+    """Return the device whose events are in the file, in categories that are not read."""
+    if not columns.unread:
+        return None
+    pids = columns.process_ids
+    read = {pids[thread] for thread in unique(rows.thread).tolist()}
+    return unread_device(columns.unread, columns.processes, read, bool((rows.category >= Category.KERNEL).any()))
+
+
+def _unread_note(device: UnreadDevice, name: str, read: bool) -> Note:
+    """Return the note on a device whose events are not read; the premise holds where another one's are *read*."""
+    rest = "they are left out" if read else "the figures are those of its host, and what it did itself is unknown"
+    text = f"holds {{}} of {sanitize(device.name)}, which dptrace does not read: {rest}."
+    return Note(text, (plural(device.events, "event"),), name, "" if read else DEVICE)
+
+
+_OUT_OF_WINDOW = re.compile(r"\bOut-of-range = (\d{1,12})\b")
+"""Records with times outside the recording's window: those of its warm-up or, of a wrong clock, any (kineto#996)."""
+_STOPPED = re.compile(r"\b(?:CUPTI|GPU) stopped early\? = (?!0)|\bExceeded max GPU buffer count\b")
+_DROPPED = re.compile(r"\bDropped (\d{1,12}) activity records\b")
+
+
+def _log_of(metadata: Metadata) -> str:
+    """Return the lines of Kineto's log that are in a file; only some builds write them."""
+    lists = [lines for lines in (metadata.log, metadata.warnings) if isinstance(lines, list)]
+    return "\n".join(line for lines in lists for line in lines if isinstance(line, str))
+
+
+def _lost_by_kineto(log: str) -> Iterator[Note]:
+    """Return a note on the records of a device that were lost in recording, by Kineto's own log."""
+    rest = "kernels are missing, and idle time is at most what is shown."
+    if _STOPPED.search(log):
+        text = f"Kineto stopped recording the device early, since its buffers were full (its own log): {rest}"
+        yield Note(text, kind=RECORDS)
+    if dropped := sum(int(found[1]) for found in _DROPPED.finditer(log)):
+        text = f"Kineto dropped {{}} of the device (its own log): {rest}"
+        yield Note(text, (plural(dropped, "record"),), kind=RECORDS)
 
 
 def in_order(start: Int64, end: Int64) -> Int64:
@@ -329,14 +391,19 @@ def _counted(events: dict[str, int], name: str) -> list[Note]:
     return [Note(text, (plural(count, "event"),), name) for text, count in events.items() if count]
 
 
-def _left_out(columns: Columns, name: str) -> list[Note]:
+def _left_out(columns: Columns, name: str, of_device: int = 0) -> list[Note]:
+    """Describe what was left out of the file *name*, but for *of_device* events of a category that is not read."""
     counts = {
+        "{} with numbers out of range (a size, rank, sequence number or id), which could not be decoded; the rest of "
+        "each was read.": columns.out_of_range,
         "{} left out without a start time.": columns.missing_start,
         "{} without a duration, counted as 0.": columns.missing_duration,
         "{} left out with a phase (ph) that dptrace does not read.": columns.unknown_phase,
-        "{} left out with a category (cat) that dptrace does not read.": columns.unknown_category,
+        "{} left out with a category (cat) that dptrace does not read.": columns.unknown_category - of_device,
     }
-    return _counted(counts, name)
+    text = "{} of a device left out, whose duration is missing or unreadable: it was busy for longer than is shown."
+    lost = [replace(note, kind=RECORDS) for note in _counted({text: columns.lost}, name)]
+    return lost + _counted(counts, name)
 
 
 def _rank(value: object) -> int | None:

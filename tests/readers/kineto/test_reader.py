@@ -6,17 +6,21 @@ import gzip
 import math
 import os
 import threading
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptrace.analysis.per_gpu.split import split
+from dptrace.commands.shared.main import cli
 from dptrace.core.gpu import GpuProperties
+from dptrace.core.notes import RECORDS
 from dptrace.errors import DptraceError, TraceError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category, CommArgs, Trace
@@ -413,3 +417,109 @@ def test_what_may_overlap_by_right_is_not_cut(file: KinetoFile, kept: tuple[int,
 
     assert kept in kernels(trace)
     assert () == trace.damage
+
+
+# Records that were lost, and numbers out of their range.
+
+LOG = (
+    "INFO:2024-05-22 17:15:23 29:29 CuptiActivityProfiler.cpp:333] Record counts: Out-of-range = {}, Blocklisted "
+    "runtime = 37458, Invalid ext correlations = 0, CPU GPU out-of-order = 0, Unexpected CUDA events = 0, "
+    "{} stopped early? = {}"
+)
+
+
+def steps() -> KinetoFile:
+    file = KinetoFile()
+    for k in range(3):
+        training_step(file, k, 100 * k)
+    return file
+
+
+def changed(change: Callable[[dict[str, Any]], object], count: int = 99) -> KinetoFile:
+    """Return steps whose kernels, the first *count* of them, are changed."""
+    file = steps()
+    for event in [event for event in file.events if event["cat"] == "kernel"][:count]:
+        change(event)
+    return file
+
+
+@pytest.mark.parametrize("value", [None, "long", "", "missing"])
+def test_work_without_a_duration_is_lost_not_of_no_length(value: str | None, tmp_path: Path) -> None:
+    """It is left out and counted, as lost records of a device."""
+
+    def change(event: dict[str, Any]) -> None:
+        event.pop("dur") if value == "missing" else event.update(dur=value)
+
+    trace = read_trace(changed(change, 2).write(tmp_path / "t.json"))
+
+    assert (10, 2) == (int((trace.category == Category.KERNEL).sum()), trace.lost)
+    (note,) = trace.damage
+    assert (RECORDS, True) == (note.kind, "2 events of a device left out" in str(note))
+
+
+@pytest.mark.parametrize("value", [None, "long", [], -5, 1e300])
+def test_no_readable_duration_at_all_is_no_missing_permission(value: object, tmp_path: Path) -> None:
+    """The error says what is wrong with the records."""
+    trace = read_trace(changed(lambda event: event.update(dur=value)).write(tmp_path / "t.json"))
+
+    with pytest.raises(TraceError, match=r"no readable kernel.*12 events") as error:
+        build_timelines(trace, 0)
+    assert "permission" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "warnings", "notes"),
+    [
+        ([LOG.format(4181, "CUPTI", 0)], [], []),
+        ([LOG.format(0, "CUPTI", 1)], [], ["stopped recording"]),
+        ([LOG.format(0, "GPU", 1)], ["Exceeded max GPU buffer count (129 > 128) - terminating tracing"], ["stopped"]),
+        ([], ["Dropped 17 activity records", "Dropped 3 activity records"], ["dropped 20 records"]),
+        ("text", [5, None], []),
+    ],
+)
+def test_what_kineto_says_of_lost_records_is_said(
+    lines: object, warnings: object, notes: list[str], tmp_path: Path
+) -> None:
+    """Records outside the recording's window are none: most are of its warm-up."""
+    file = steps()
+    file.tail |= {"INFO": lines, "WARNING": warnings}
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert len(notes) == len(trace.damage)
+    assert all(text in str(note) and note.kind == RECORDS for text, note in zip(notes, trace.damage, strict=True))
+    assert (4181 if "4181" in str(lines) else 0) == trace.out_of_window
+
+
+def test_kernels_that_kineto_left_out_explain_a_file_without_any(tmp_path: Path) -> None:
+    """The error says so, in place of a missing permission."""
+    file = steps()
+    file.events = [event for event in file.events if event["cat"] != "kernel"]
+    file.tail["INFO"] = [LOG.format(37, "CUPTI", 0)]
+
+    with pytest.raises(TraceError, match=r"37 records.*Out-of-range"):
+        build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"Group size": value} for value in (2**31, -7, 2**70, "4294967296")),
+        *({"Seq": value} for value in (2**64, -(2**40), 1e300)),
+        *({"In msg nelems": value} for value in (2**63, -5)),
+        *({"Src Rank": 2**31}, {"Process Group Ranks": "[0, 99999999999]"}, {"Process Group Ranks": "[0, -4]"}),
+        *({"stream": 2**64}, {"device": 2**31}, {"correlation": 2**65}),
+    ],
+    ids=str,
+)
+def test_a_number_out_of_range_is_counted_and_costs_no_work(odd: dict[str, object], tmp_path: Path) -> None:
+    """The event counts without it."""
+    comm: dict[str, Any] = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2, "Seq": 1}
+    whole, file = steps(), steps()
+    for one in (whole, file):
+        one.kernel("ncclDevKernel_AllReduce", 305, 309, 302, **{"Collective name": "allreduce", **comm})
+    file.events[-1]["args"] |= odd
+    before, after = (read_trace(one.write(tmp_path / f"{k}.json")) for k, one in enumerate((whole, file)))
+
+    assert before.start_ns.tolist() == after.start_ns.tolist()
+    assert ["1 event with numbers out of range"] == [str(note).split(": ")[1].split(" (")[0] for note in after.damage]
+    assert 0 == CliRunner().invoke(cli, ["analyze", str(tmp_path / "1.json")]).exit_code
