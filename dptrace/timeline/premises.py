@@ -162,6 +162,8 @@ def _records(trace: Trace) -> Iterator[Note]:
                 f"{{}} to launch a {what} without a readable record of it: records of the GPU were lost or damaged, "
                 "so idle time is at most, and compute at least, what is shown."
             )
+            if trace.out_of_window:
+                text += f" Kineto took {trace.out_of_window:,} records for outside the recording (Out-of-range)."
             yield Note(text, (plural(len(lost), "call"),), Path(trace.path).name, RECORDS)
 
 
