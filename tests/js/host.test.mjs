@@ -108,6 +108,14 @@ test("a kernel's facts are those of its launch and its operator, and say what wa
   for (const key of ["operator", "shapes", "dtype", "queue delay", "correlation", "grid", "block", "stack"]) assert.equal(unknown[key], "not recorded", key);
 });
 
+test("what the page leaves out is not said to be missing in the trace", () => {
+  const calls = callsOf([op("aten::other", 0, 0, 10)]), facts = (launch) => Object.fromEntries(launchFacts({ calls, launches: {}, launchDetails: [] }, launch, 400));
+  const launch = { start: 300, end: 330, thread: 0, correlation: 4, detail: null };
+  for (const key of ["operator", "shapes", "dtype", "called in", "launched by", "stack"]) assert.match(facts(launch)[key], /left out.*--serve/, key);
+  assert.match(facts({ ...launch, thread: null }).operator, /left out.*dptrace kernels/);
+  assert.equal(facts({ ...launch, start: null, end: null }).operator, "not recorded");
+});
+
 test("names from traces are escaped in facts", () => {
   const calls = callsOf([op("evil\u202e\u0007", 0, 0, 10)], [["\u202e[1]", "", "", "", -1, "a\u202e\nb"]]);
   const facts = Object.fromEntries(callFacts({ calls, threads: ["main"] }, 0, { range: 100, kinds: [{ label: "Operator" }] }));

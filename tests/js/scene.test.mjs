@@ -60,6 +60,19 @@ test("figures count the visible time inside the steps, and idle is the rest", ()
   assert.equal(figures(lodOf(entries, 4, 8), SCENE, 500, 600).wall, 0);
 });
 
+test("a figure that is unknown on one GPU is unknown in the sum, with the reason; idle stays the rest", () => {
+  const special = { ...SCENE.special, waiting: 3 }, span = [3, 0, 100, "rank 1 is missing"], lod = lodOf([{ lane: 0, start: 60, duration: 20, category: 4 }], 4, 8);
+  const [first, second] = SCENE.tracks, scene = { ...SCENE, special, tracks: [{ ...first, unknown: [span] }, second] };
+  const known = figures(lod, { ...SCENE, special }, 0, 100), found = figures(lod, scene, 0, 100);
+  assert.deepEqual([found.parts[3], found.why], [null, { 3: "rank 1 is missing" }]);
+  assert.deepEqual(found.parts.with(3, 0), known.parts);
+  // Another step has it, so that the whole range has, too; and so has a range without time in the steps.
+  assert.deepEqual([figures(lod, scene, 0, 150).why, figures(lod, scene, 500, 600).why], [{}, {}]);
+  const whole = { ...scene, tracks: [{ ...first, unknown: [[3, 0, 100, "a"], [3, 100, 200, "b"], [6, -5, 300, "c"]] }, second] };
+  assert.deepEqual(Object.keys(figures(lod, whole, 0, 200).why), ["3", "6"]);
+  assert.equal(figures(lod, whole, 0, 200).parts[6], null);
+});
+
 test("steps are found by time and span their ranks", () => {
   const track = { bounds: [0, 100, 200, 300] };
   assert.deepEqual([-1, 0, 99, 100, 299, 300].map((time) => stepAt(track, time)), [-1, 0, 0, 1, 2, -1]);

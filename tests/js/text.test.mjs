@@ -1,10 +1,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bytes, collectiveWord, duration, kernelTexts, learnShortNames, moment, percent, percentOf, rate, shortName, tickText, tickLabels, truncateMiddle, visible, collectiveName, collectiveTexts, waitTexts } from "../../viewers/gantt/static/data/text.js";
+import { integer, bytes, collectiveWord, duration, kernelTexts, learnShortNames, moment, percent, percentOf, rate, shortName, tickText, tickLabels, truncateMiddle, visible, collectiveName, collectiveTexts, waitTexts } from "../../viewers/gantt/static/data/text.js";
 
 test("durations have three digits and the unit that fits", () => {
   const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [999_900_000, "1.00 s"], [2.5e9, "2.50 s"], [86_400e9, "86,400 s"]];
   for (const [ns, text] of cases) assert.equal(duration(ns), text);
+});
+
+test("what is not known is unknown, never 0", () => {
+  for (const format of [integer, duration, percent, bytes, rate]) for (const nothing of [null, undefined]) assert.equal(format(nothing), "unknown", format.name);
+  for (const parts of [[null, 5], [5, null]]) assert.equal(percentOf(...parts), "unknown");
 });
 
 test("moments have the resolution of the view", () => {

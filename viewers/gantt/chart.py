@@ -134,6 +134,21 @@ def why_unknown(run: Run) -> str:
     return "not all ranks of the collective are recorded, or they do not match"
 
 
+def unknown_waits(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64) -> list[list[int | str]]:
+    """Return the spans of steps in which a GPU's waiting is unknown: category, start, end, reason.
+
+    Args:
+        steps: indices of the drawn ones among the GPU's steps.
+        starts, ends: of these, on the chart.
+    """
+    if not (run.timelines[track].collective >= 0).any():
+        return []
+    unknown = np.concatenate(([False], ~run.cross_rank.exposed_waits[track].known[steps], [False]))
+    turns = np.flatnonzero(np.diff(unknown.astype(np.int8))).reshape(-1, 2).tolist()
+    reason = why_unknown(run) or "no collective there is matched across ranks"
+    return [[WAITING, int(starts[first]), int(ends[last - 1]), reason] for first, last in turns]
+
+
 def with_waiting_parts(parts: Segments, wait: ExposedWait, category: int) -> Segments:
     """Set *category* for the waiting in a partition's exposed communication."""
     exposed = parts.part == Part.EXPOSED_COMM

@@ -23,6 +23,9 @@ from dptrace.timeline.model import HostActivity, Kind, Timeline
 from dptrace.viewers.gantt.chart import Axis, Chart, axes_of
 from dptrace.viewers.gantt.packing import differences, pack
 
+_NONE = np.zeros(0, np.int64)
+
+
 # The host calls of some threads in a window of time: the longest ones, as many as fit, and how many are left out.
 #
 # Calls nest, so that a call is at least as long as those inside it: leaving out the short ones keeps the nesting.
@@ -52,15 +55,19 @@ class CallsWindow:
     """No call of this length or longer is left out; 0 if none is."""
 
 
-def calls_window(calls: HostCalls, threads: Collection[int], start_ns: int, end_ns: int, most: int) -> CallsWindow:
+def calls_window(
+    calls: HostCalls, threads: Collection[int], start_ns: int, end_ns: int, most: int, launching: Int64 = _NONE
+) -> CallsWindow:
     """Return the calls of *threads* that touch a window, the longest *most* at most.
 
     Args:
         threads: indices into ``calls.threads``.
         start_ns, end_ns: in the time of the trace.
+        launching: indices of calls that count as well, wherever they are, with what is around them.
     """
-    touches = (calls.start_ns < end_ns) & (calls.end_ns > start_ns)
-    inside = np.flatnonzero(touches & np.isin(calls.thread, list(threads)))
+    wanted = (calls.start_ns < end_ns) & (calls.end_ns > start_ns)
+    wanted[_with_surroundings(calls, launching)] = True
+    inside = np.flatnonzero(wanted & np.isin(calls.thread, list(threads)))
     length = calls.end_ns[inside] - calls.start_ns[inside]
     shortest = _limit(length, most)
     kept = inside[length >= shortest]
@@ -73,6 +80,20 @@ def calls_window(calls: HostCalls, threads: Collection[int], start_ns: int, end_
         for level, number in zip(keys.tolist(), count.tolist(), strict=True)
     )
     return CallsWindow(kept[order], levels, len(inside) - len(kept), shortest)
+
+
+def _with_surroundings(calls: HostCalls, index: Int64) -> Int64:
+    """Return some calls, the calls around each, and the labels and Python functions that run where one begins."""
+    found, more = index, index
+    while len(more):
+        above = calls.parent[more].astype(np.int64)
+        more = np.setdiff1d(above[above >= 0], found)
+        found = np.concatenate((found, more))
+    others = np.flatnonzero(calls.flame != Flame.CALLS)
+    begun = np.sort(calls.start_ns[index])
+    first = np.searchsorted(begun, calls.start_ns[others], side="left")
+    beyond = np.searchsorted(begun, calls.end_ns[others], side="right")
+    return np.concatenate((found, others[first < beyond]))
 
 
 def _limit(length: Int64, most: int) -> int:
@@ -117,7 +138,7 @@ def track_data(
     """
     data: dict[str, Any] = {"activity": _activity(timeline.host, axis), "threads": []}
     if calls is None or not len(calls):
-        return data
+        return data | ({"unread": True} if calls is None else {})
     device = _drawn(timeline, calls, axis)
     threads = threads_of(calls, device)
     if launches:
@@ -125,7 +146,7 @@ def track_data(
         data["launches"] = _launch_columns(calls, device, axis, threads, detail)
         data["details"] = _packed_texts([astuple(calls.details[i]) for i in used])
     data["threads"] = [calls.threads[thread] for thread in threads]
-    return data | window_data(timeline, calls, axis, most, (0, axis.length_ns))
+    return data | _calls_data(calls, axis, most, (0, axis.length_ns), threads, _launching(calls, device))
 
 
 def window_data(timeline: Timeline, calls: HostCalls, axis: Axis, most: int, window: tuple[int, int]) -> dict[str, Any]:
@@ -134,9 +155,14 @@ def window_data(timeline: Timeline, calls: HostCalls, axis: Axis, most: int, win
     Args:
         window: since the chart's origin.
     """
-    threads = threads_of(calls, _drawn(timeline, calls, axis))
+    return _calls_data(calls, axis, most, window, threads_of(calls, _drawn(timeline, calls, axis)))
+
+
+def _calls_data(
+    calls: HostCalls, axis: Axis, most: int, window: tuple[int, int], threads: list[int], launching: Int64 = _NONE
+) -> dict[str, Any]:
     begin, end = axis.recorded(*window)
-    found = calls_window(calls, threads, begin, end, most)
+    found = calls_window(calls, threads, begin, end, most, launching)
     name, names = _numbered(calls.name[found.index])
     detail, details = _numbered(calls.detail[found.index])
     place = {thread: i for i, thread in enumerate(threads)}
@@ -172,11 +198,21 @@ def threads_of(calls: HostCalls, device: Int64) -> list[int]:
     Args:
         device: places of a GPU's intervals in the columns ``device_…``, or -1.
     """
-    launch = calls.device_call[device[device >= 0]]
-    launched = np.bincount(calls.thread[launch[launch >= 0]], minlength=len(calls.threads))
+    launched = np.bincount(calls.thread[_launching(calls, device)], minlength=len(calls.threads))
     main = [thread for thread, name in enumerate(calls.threads) if name == "main"]
     others = [thread for thread in np.argsort(-launched, kind="stable").tolist() if launched[thread]]
     return list(dict.fromkeys([*main, *others]))[:MOST_THREADS]
+
+
+def _launching(calls: HostCalls, device: Int64) -> Int64:
+    """Return the calls that launched a GPU's drawn intervals, one per interval; the first may begin before the chart.
+
+    Args:
+        device: places of these intervals in the columns ``device_…``, or -1.
+    """
+    launch = calls.device_call[device[device >= 0]].astype(np.int64)
+    known: Int64 = launch[launch >= 0]
+    return known
 
 
 def _begins(found: CallsWindow) -> Int64:

@@ -290,6 +290,20 @@ def test_every_call_is_in_the_data(path: str) -> None:
     assert (len(expected), 0) == (data["calls"]["total"], data["calls"]["leftOut"])
 
 
+def test_what_launched_a_drawn_kernel_before_the_chart_is_in_the_data(tmp_path: Path) -> None:
+    """With the operator, the annotation and the module around it; what launched nothing drawn is left out."""
+    file = KinetoFile()
+    file.label("ProfilerStep#1", 0, 60).op("aten::mm", 10, 30).kernel("gemm", 40, 300, 20)
+    file.label("ProfilerStep#2", 60, 120).label("forward", 62, 90).op("aten::linear", 65, 85).op("aten::other", 86, 89)
+    file.kernel("gemm", 300, 320, 70)
+    run = open_run([str(file.write(tmp_path / "rank0.json"))]).select(steps=2)
+    calls, drawn = track_data_calls_of(run), chart(run)
+    found = shown(track_data(run.timelines[0], calls, drawn.axes[0], ALL))
+
+    assert ["ProfilerStep#2", "aten::linear", "cudaLaunchKernel", "forward"] == sorted(one[5] for one in found)
+    assert all(one[2] < 0 for one in found)
+
+
 @pytest.mark.parametrize("path", RUNS)
 def test_launches_are_those_of_the_timeline(path: str) -> None:
     """Start and length of the launching call, id and grid of each interval, in the order of the lanes."""

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.layouts import column
@@ -31,7 +32,7 @@ from dptrace.run.notable_ranks import MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, drawn_headline
 from dptrace.viewers.base.page import Markup, bundle, page, static
-from dptrace.viewers.gantt.chart import Chart, chart, why_unknown
+from dptrace.viewers.gantt.chart import Chart, chart, unknown_waits, why_unknown
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.gaps import named_gaps
 from dptrace.viewers.gantt.host import host_data, host_notes, kind_looks
@@ -96,6 +97,7 @@ def document(
     if len(drawn.chart) > MAX_INTERVALS:
         raise DptraceError(_too_many(run, drawn.chart, MAX_INTERVALS))
     page_data = scene(drawn.chart, details(run, whole)) | run_data(run, whole) | {"merged": drawn.resolution_ns}
+    add_unknown(page_data, run, whole)
     page_data |= with_memory(run, whole)
     head, host = _headline(run, whole), host_data(run, whole)
     notes = (*_part_notes(everyone, run), *_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
@@ -186,10 +188,18 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
 def _kept(run: Run, gantt_chart: Chart, store: TileStore) -> dict[str, bytes]:
     """Return what a served page holds and fetches as a whole, which is kept with its lanes: a run is compared once."""
     page_data = scene(gantt_chart, served=True) | run_data(run, gantt_chart)
+    add_unknown(page_data, run, gantt_chart)
     opening = next(iter(page_data["orders"]), None) if page_data["layout"]["collapsed"] else None
     page_data["first"] = first_view(store, page_data["layout"], *_whole(page_data), opening)
     kept = {"page": (asdict(_headline(run, gantt_chart)), page_data), "details": details(run, gantt_chart)}
     return {name: json.dumps(value, separators=(",", ":")).encode() for name, value in kept.items()}
+
+
+def add_unknown(page_data: dict[str, Any], run: Run, gantt_chart: Chart) -> None:
+    """Add to each GPU of a page where its figures are unknown, and why."""
+    for number, (data, track) in enumerate(zip(page_data["tracks"], gantt_chart.tracks, strict=True)):
+        starts, ends = track.bounds_ns[:-1], track.bounds_ns[1:]
+        data["unknown"] = unknown_waits(run, number, np.arange(len(starts)), starts, ends)
 
 
 def run_data(run: Run, gantt_chart: Chart) -> dict[str, Any]:

@@ -274,8 +274,8 @@ def test_waits_that_only_one_run_knows_are_not_zero_in_the_other(browser: Browse
         page.locator(".tools #tables").click()
         settle(page)
         rows = [row.locator("th, td").all_text_contents() for row in page.locator("#card tr").all()]
-        assert ["?"] == [row[-1] for row in rows if row and "Waiting for other ranks" in row[0]]
-        assert ["?"] == [row[3] for row in rows if row and row[0].startswith("B · rank")]
+        assert ["unknown"] == [row[-1] for row in rows if row and "Waiting for other ranks" in row[0]]
+        assert ["unknown"] == [row[3] for row in rows if row and row[0].startswith("B · rank")]
         assert [] == errors
 
 

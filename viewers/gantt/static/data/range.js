@@ -1,7 +1,8 @@
 /** What a range of time holds: the split of each GPU, kernels, collectives; a served page asks its server for the same. */
 
 import { above } from "./lod.js";
-import { busyCategories, insideSteps, isExposed, laneOf } from "./rows.js";
+import { busyCategories, insideSteps, isExposed, laneOf, unknownIn } from "./rows.js";
+import { isKnown } from "./text.js";
 
 /** Kernels that are listed by name; viewers/gantt/tiles/ranges.py lists as many. */
 const MAX_KERNELS = 200;
@@ -79,14 +80,29 @@ export function inRange(lod, scene, columns, what, from, to) {
   return lod.inRange ? lod.inRange(what, from, to) : OWN[what](lod, scene, columns, from, to);
 }
 
-/** Return the sum of the splits of some tracks: { wall, parts (by category; idle is the rest), overlapped }, in ns. */
+/** Return the sum of two figures; null, which is unknown, if one of them is. */
+export function plus(one, other) {
+  return isKnown(one) && isKnown(other) ? one + other : null;
+}
+
+/**
+ * Return the sum of the splits of some tracks: { wall, parts (by category; idle is the rest), overlapped, why }, in ns. A
+ * part that is unknown on one of them is null; `why` says why by category.
+ */
 export function splitSum(scene, tracks, splits, from, to) {
+  const { idle, overlapped: hidden, waiting } = scene.special, why = {};
   const wall = tracks.reduce((ns, track) => ns + insideSteps(scene.tracks[track], from, to), 0);
-  const sum = { wall, parts: scene.categories.map(() => 0), overlapped: 0 };
+  const sum = { wall, parts: scene.categories.map(() => 0), overlapped: 0, why };
   for (const { parts, overlapped, causes } of splits) {
-    sum.overlapped += overlapped;
-    for (const [category, ns] of Object.entries({ ...parts, ...causes })) sum.parts[category] += ns;
+    sum.overlapped = plus(sum.overlapped, overlapped);
+    for (const [category, ns] of Object.entries({ ...parts, ...causes })) sum.parts[category] = plus(sum.parts[category], ns);
   }
-  sum.parts[scene.special.idle] = sum.wall - busyCategories(scene).reduce((busy, category) => busy + sum.parts[category], 0);
+  // Waiting that is unknown is in the rest of exposed communication.
+  const busy = busyCategories(scene).map((category) => (category === waiting ? (sum.parts[category] ?? 0) : sum.parts[category]));
+  const all = busy.reduce(plus, 0);
+  sum.parts[idle] = all === null ? null : wall - all;
+  for (const track of tracks) Object.assign(why, unknownIn(scene.tracks[track], from, to));
+  for (const category of Object.keys(why)) sum.parts[category] = null;
+  if (why[hidden]) sum.overlapped = null;
   return sum;
 }

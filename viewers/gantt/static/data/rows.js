@@ -129,6 +129,19 @@ export function insideSteps(track, from, to) {
   return spansOf(track).reduce((sum, [begin, end]) => sum + Math.max(0, Math.min(to, end) - Math.max(from, begin)), 0);
 }
 
+/**
+ * Return why categories of a track are unknown in the whole of [from, to] inside its steps, by category. Its `unknown` are
+ * spans [category, from, to, reason], one after the other.
+ */
+export function unknownIn(track, from, to) {
+  const left = {}, why = {}, wall = insideSteps(track, from, to);
+  for (const [category, begin, end, reason] of track.unknown ?? []) {
+    left[category] = (left[category] ?? wall) - insideSteps(track, Math.max(from, begin), Math.min(to, end));
+    if (wall > 0 && left[category] <= 0) why[category] = reason;
+  }
+  return why;
+}
+
 /** Return the steps that a strip shows: its own, or those of a track, by default its lead or its first. */
 export function stripSteps(scene, strip, track = strip.lead ?? strip.tracks[0]) {
   return strip.bounds ? strip : scene.tracks[track];

@@ -1,5 +1,13 @@
 /** Formats numbers and names for display, like dptrace/core/units.py. */
 
+/** What a figure reads that the data do not hold: null or undefined, never 0. */
+export const UNKNOWN = "unknown";
+
+/** Whether a figure is known. */
+export function isKnown(value) {
+  return value !== null && value !== undefined;
+}
+
 const UNITS = [
   [1e9, "s"],
   [1e6, "ms"],
@@ -16,11 +24,12 @@ const INTEGERS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 /** Format an integer with thousands separators: "12,345". */
 export function integer(value) {
-  return INTEGERS.format(value);
+  return isKnown(value) ? INTEGERS.format(value) : UNKNOWN;
 }
 
 /** Format a duration of 0 or more with three significant digits: "12.6 ms". */
 export function duration(ns) {
+  if (!isKnown(ns)) return UNKNOWN;
   const [size, unit] = UNITS.find(([least]) => ns / least >= 0.9995) ?? UNITS[3];
   const value = ns / size, digits = unit === "ns" || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
   return `${value >= 1000 ? integer(Math.round(value)) : value.toFixed(digits)} ${unit}`;
@@ -63,17 +72,20 @@ function inOneUnit(ticks, step, [size, unit]) {
 
 /** Format a share in percent: one decimal below ten, none above; "< 0.1 %" instead of "0 %" for tiny shares. */
 export function percent(share) {
+  if (!isKnown(share)) return UNKNOWN;
   if (share > 0 && share < 0.0005) return "< 0.1 %";
   return `${(100 * share).toFixed(share && share < 0.0995 ? 1 : 0)} %`;
 }
 
 /** Format a part of a whole in percent; a dash if the whole is 0. */
 export function percentOf(part, whole) {
+  if (!isKnown(part) || !isKnown(whole)) return UNKNOWN;
   return whole ? percent(part / whole) : "–";
 }
 
 /** Format bytes in decimal units: "26.2 MB". */
 export function bytes(count) {
+  if (!isKnown(count)) return UNKNOWN;
   if (count < 999.5) return `${Math.round(count)} B`;
   const [size, unit] = [[1e3, "kB"], [1e6, "MB"]].find(([size]) => count / size < 999.95) ?? [1e9, "GB"];
   return `${(count / size).toFixed(1)} ${unit}`;
@@ -112,7 +124,7 @@ export function truncateMiddle(text, characters) {
 
 /** Format a rate: "12.3 GB/s". */
 export function rate(bytesPerSecond) {
-  return `${bytes(Math.round(bytesPerSecond))}/s`;
+  return isKnown(bytesPerSecond) ? `${bytes(Math.round(bytesPerSecond))}/s` : UNKNOWN;
 }
 
 /** Return the kind of a collective, such as "all_reduce"; "" if unknown. */

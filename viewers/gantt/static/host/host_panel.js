@@ -41,7 +41,10 @@ export async function endOf(lod, scene, { track, to }) {
 
 // The words of the panel: what launched a kernel, what a call of the host is, what the host did in a gap.
 
+/** What is not in the trace; what this page leaves out; what the host's rows of any page leave out, with its thread. */
 export const NOT_RECORDED = "not recorded";
+const UNREAD = "left out: its file could not be read a second time";
+const LEFT_OUT = "left out of this page; --serve shows it", NO_ROWS = "left out of pages; dptrace kernels --by operator lists it";
 /** Calls of a path, and frames of a stack, that are listed. */
 const MAX_PATH = 12, MAX_STACK = 20;
 
@@ -83,11 +86,11 @@ function operatorOf(calls, index) {
 
 /** Return the facts of what launched an interval that starts at a time: pairs of a name and a text. */
 export function launchFacts({ calls, launches, launchDetails }, launch, start, memory = false) {
-  if (!launch || !calls) return [["launch", launches ? NOT_RECORDED : "not on this page"]];
+  if (!launch || !calls) return [["launch", launches ? NOT_RECORDED : LEFT_OUT]];
   const call = launch.start === null || launch.thread === null ? -1 : calls.launchAt(launch.thread, launch.start);
   const operator = call < 0 ? -1 : operatorOf(calls, call), found = operator < 0 ? detailsAt() : detailsAt(calls.details, calls.detail[operator]);
   const own = launch.detail === null ? detailsAt() : detailsAt(launchDetails, launch.detail);
-  const absent = call < 0 && launch.start !== null && calls.leftOut ? "left out of this page" : NOT_RECORDED;
+  const absent = call >= 0 || launch.start === null ? NOT_RECORDED : launch.thread === null ? NO_ROWS : LEFT_OUT;
   const facts = [
     ["operator", or(operator < 0 ? "" : calls.nameOf(operator), absent)],
     ["shapes", or(found.shapes, absent)],
@@ -99,7 +102,7 @@ export function launchFacts({ calls, launches, launchDetails }, launch, start, m
     ...(memory ? [["size", own.bytes < 0 ? NOT_RECORDED : bytes(own.bytes)]] : [["grid", or(own.grid)], ["block", or(own.block)]]),
   ];
   const stack = call < 0 ? [] : stackAt(calls, launch.thread, launch.start, found.stack);
-  return [...facts, ["stack", or(stack.join("\n"))]].map(([key, text]) => [key, lines(text)]);
+  return [...facts, ["stack", or(stack.join("\n"), absent)]].map(([key, text]) => [key, lines(text)]);
 }
 
 /** Return the facts of a host's call. */
@@ -241,7 +244,7 @@ export class HostPanel {
     chosen.arrows = launched.slice(0, MAX_ARROWS).map((kernel, i) => ({ kernel, ...launches.of(places[i]) }));
     const facts = callFacts(data, index, { range: to - from, kinds: this.kinds });
     const what = launched.length > MAX_ARROWS ? `more than ${MAX_ARROWS} intervals` : launched.map((kernel) => visible(this.hover.titleOf({}, kernel))).join("\n") || "nothing";
-    if (flame === CALLS) facts.push(["launched", launches ? what : "not on this page"]);
+    if (flame === CALLS) facts.push(["launched", launches ? what : LEFT_OUT]);
     this.card.show("host", visible(calls.nameOf(index)), [table(null, [["GPU", trackName(this.scene.tracks[track])], ...facts], "facts-table")], {
       close: () => this.clear(),
       setting: ["host", rankNames(this.scene)[track], thread, flame, depth, lod.start[index]].join(),
@@ -292,7 +295,7 @@ export class HostPanel {
   async factsOf(track, index) {
     if (!this.source.has(track)) return [];
     const data = await this.rows.reveal(track), memory = this.scene.lanes[this.lod.laneAt(index)].role === "memory";
-    if (!data?.calls) return [["launch", "not recorded"]];
+    if (!data?.calls) return [["launch", data?.unread ? UNREAD : NOT_RECORDED]];
     const launch = data.launches?.of(this.lod.placeOf(index)), itself = this.#isItself(this.lod.laneAt(index));
     this.launch = isKnown(launch) && !itself ? { track, data, arrows: [{ kernel: index, ...launch }] } : null;
     const calls = await this.source.callsAt(track, launch?.start ?? null);

@@ -121,8 +121,9 @@ export class HostSource {
   }
 
   /**
-   * Return a GPU's data: { threads (their names), calls, launches, launchDetails, activity }; calls and launches are null
-   * where they were not recorded or are not on the page. Null without data.
+   * Return a GPU's data: { threads (their names), calls, launches, launchDetails, activity, unread }; calls and launches
+   * are null where they were not recorded, are not on the page, or the file could not be read again (`unread`). Null
+   * without data.
    */
   of(track) {
     if (!this.has(track)) return Promise.resolve(null);
@@ -132,9 +133,9 @@ export class HostSource {
 
   async #read(track) {
     const packed = this.scene.host.served ? await asked(track) : this.scene.host.tracks[track];
-    const { threads, calls, launches, details, activity } = packed;
+    const { threads, calls, launches, details, activity, unread = false } = packed;
     return {
-      ...{ threads, launchDetails: details ? await texts(details) : [] },
+      ...{ threads, unread, launchDetails: details ? await texts(details) : [] },
       calls: calls ? await HostCalls.of(calls) : null,
       launches: launches ? await HostLaunches.of(launches, this.scene, track) : null,
       activity: await HostActivity.of(activity),

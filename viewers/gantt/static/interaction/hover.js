@@ -2,7 +2,7 @@
 
 import { line } from "../../../base/static/dom.js";
 import { collectiveName, waitedFor, bytes, duration, integer, percent, percentOf, shortName, tickText, visible } from "../data/text.js";
-import { busyCategories, laneOf, stepAt, stepClock, stepEnd, streamWord, stripParts, trackName } from "../data/rows.js";
+import { busyCategories, laneOf, stepAt, stepClock, stepEnd, streamWord, stripParts, trackName, unknownIn } from "../data/rows.js";
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
 const SLACK = 2;
@@ -243,7 +243,8 @@ export class Hover {
   /** How long a collective waited, and for which rank, or why that is not known; nothing where it did not wait. */
   #waited(index) {
     const place = index - this.columns.exposedFrom[this.row.track];
-    const wait = this.columns.wait[place] - 1, rank = this.columns.waitsFor[place] - 1, { unknownWaits } = this.scene;
+    const wait = this.columns.wait[place] - 1, rank = this.columns.waitsFor[place] - 1;
+    const { unknownWaits } = [this.scene, ...(this.scene.groups ?? []).filter(({ tracks }) => tracks.includes(this.row.track))].at(-1);
     if (wait < 0 && unknownWaits) return [line(`waiting unknown: ${unknownWaits}`, "dim")];
     return wait > 0 ? [line(`${waitedFor(rank)}: ${duration(wait)}`)] : [];
   }
@@ -257,7 +258,8 @@ export class Hover {
     const busy = (k) => lod.busy(laneOf(scene, row.track, "phases"), k, from, to);
     const parts = busyCategories(scene);
     const ns = category === scene.special.idle ? to - from - parts.reduce((sum, k) => sum + busy(k), 0) : busy(category);
-    const inStep = line(`${visible(track.steps[step])}: ${duration(ns)}, ${percent(ns / (to - from))} of its ${duration(to - from)}`);
+    const why = unknownIn(track, from, to)[category], share = why ? `unknown, because ${why}` : `${duration(ns)}, ${percent(ns / (to - from))} of its ${duration(to - from)}`;
+    const inStep = line(`${visible(track.steps[step])}: ${share}`);
     const detail = index < 0 ? this.#why(point) : [line(`this interval: ${this.#span(index)}`)];
     const rank = category === scene.special.waiting ? this.columns.name[index] : 0;
     const label = rank ? `Waiting for rank ${rank - 1}` : scene.categories[category].label;

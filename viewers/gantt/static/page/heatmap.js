@@ -2,7 +2,7 @@
 
 import { button, element } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
-import { laneOf, stepEnd } from "../data/rows.js";
+import { laneOf, stepEnd, unknownIn } from "../data/rows.js";
 import { duration, percent, visible } from "../data/text.js";
 
 /** The measures: label, formatter, colors from the smallest to the largest value. */
@@ -23,7 +23,7 @@ function exposedTime(lod, scene, lane, from, to) {
   return lod.busy(lane, exposed, from, to) + (waiting === undefined ? 0 : lod.busy(lane, waiting, from, to));
 }
 
-/** Return the values of a measure by GPU and step: `at(track, step)`, NaN where a GPU does not have the step. */
+/** Return the values of a measure by GPU and step: `at(track, step)`, NaN where a GPU lacks the step or it is unknown. */
 export function heatOf(lod, scene, measure) {
   const steps = Math.max(...scene.tracks.map(({ steps: names }) => names.length));
   const values = new Float64Array(scene.tracks.length * steps).fill(NaN);
@@ -32,6 +32,7 @@ export function heatOf(lod, scene, measure) {
     const phases = laneOf(scene, t, "phases");
     for (let step = 0; step < track.steps.length; step++) {
       const from = track.bounds[step], to = stepEnd(track, step), wall = to - from;
+      if (measure === "exposed" && unknownIn(track, from, to)[scene.special.exposed]) continue;
       const exposed = () => lod.exposedPerStep?.[t][step] ?? exposedTime(lod, scene, phases, from, to);
       const value = measure === "time" ? wall : wall ? exposed() / wall : 0;
       values[t * steps + step] = value;

@@ -1,9 +1,9 @@
 /** The panel of a range: its split, kernels, collectives and idle causes. A row shows its intervals; all can be copied. */
 
 import { button, copyText, element, named, table } from "../../../base/static/dom.js";
-import { inRange, splitSum } from "../data/range.js";
-import { busyCategories, laneOf, stepClock } from "../data/rows.js";
-import { collectiveTitle, collectiveWord, duration, integer, percent, shortName, spanText, tickText, visible } from "../data/text.js";
+import { inRange, plus, splitSum } from "../data/range.js";
+import { busyCategories, laneOf, stepClock, unknownIn } from "../data/rows.js";
+import { collectiveTitle, collectiveWord, duration, integer, isKnown, percent, shortName, spanText, tickText, UNKNOWN, visible } from "../data/text.js";
 import { drawHits } from "../interaction/search_bar.js";
 
 const TABS = { split: "Split", kernels: "Kernels", collectives: "Collectives", idle: "Idle causes" };
@@ -11,7 +11,7 @@ const TABS = { split: "Split", kernels: "Kernels", collectives: "Collectives", i
 const REST_MS = 150;
 /** Collectives that are listed at most. */
 const MAX_ROWS = 200;
-/** How a column shows and copies its values, and the unit of what is copied; null is unknown. */
+/** How a column shows and copies its values, and the unit of what is copied; null and undefined are unknown. */
 const FORMS = {
   text: { show: String, copy: String, unit: "" },
   count: { show: integer, copy: String, unit: "" },
@@ -19,7 +19,10 @@ const FORMS = {
   share: { show: percent, copy: (share) => String(Number((100 * share).toFixed(3))), unit: " (%)" },
 };
 
-const sum = (values) => values.reduce((total, value) => total + value, 0);
+const sum = (values) => values.reduce(plus, 0);
+/** Return one figure less another, or its share of a whole; null where one of them is unknown. */
+const less = (one, other) => (isKnown(one) && isKnown(other) ? one - other : null);
+const shareOf = (part, whole) => (isKnown(part) && isKnown(whole) ? (whole ? part / whole : 0) : null);
 /** Compare two collectives [name, …, exposed, waiting, overlapped]: the most exposed first, as their first column of time says. */
 const byExposed = (a, b) => b.at(-3) - a.at(-3) || b.at(-1) - a.at(-1);
 
@@ -93,6 +96,7 @@ export class RangePanel {
     const { scene } = this, many = scene.tracks.length, clock = stepClock(scene), begin = tickText(from, to - from, clock), span = spanText(from, to, clock);
     const notes = [`From ${begin}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`];
     if (this.tab === "kernels") notes.push("Kernels that run at once count each.");
+    for (const [label, reason] of Object.entries(this.reasons)) notes.push(`${label}: ${UNKNOWN}, because ${reason}.`);
     if (scene.merged) notes.push(`This page merges intervals up to ${duration(scene.merged)}: kernels of that length are one row, and figures are exact to it. A page with --serve has each.`);
     Object.assign(this, { tables, text: [`${document.querySelector("h1")?.textContent ?? ""}: ${span}`, ...tables.map(copied)].join("\n\n") });
     this.card.title.textContent = `${this.span ? "Selected" : "In view"}: ${duration(to - from)}`;
@@ -103,7 +107,7 @@ export class RangePanel {
 
   #shown({ columns, rows }, place) {
     const kept = columns.map(([, , copyOnly], i) => (copyOnly ? -1 : i)).filter((i) => i >= 0);
-    const text = (value, i) => (value === null ? "?" : FORMS[columns[i][1]].show(value));
+    const text = (value, i) => (isKnown(value) ? FORMS[columns[i][1]].show(value) : UNKNOWN);
     const body = rows.map(({ values, category, mark, title = values[0], className = "" }) => {
       const cells = kept.map((i) => text(values[i], i)), id = `${place}:${values[0]}`;
       if (category !== undefined) cells[0] = named(category, this.scene.categories[category]);
@@ -144,15 +148,16 @@ export class RangePanel {
 
   /** Return the tables of the tab [{ columns, rows: [{ values, mark, … }] }], or null until the server has answered. */
   #tables(range) {
+    this.reasons = {};
     const what = this.tab === "idle" ? "split" : this.tab, found = inRange(this.lod, this.scene, this.columns, what, range.from, range.to);
     return found ? { split: this.#split, kernels: this.#kernels, collectives: this.#collectives, idle: this.#idle }[this.tab].call(this, found, range) : null;
   }
 
+  /** Sum the splits of some GPUs, and note why figures are unknown. */
   #sumOf(splits, tracks, { from, to }) {
-    const { scene } = this, { waiting } = scene.special, of = (which) => which.map((track) => splits[track]), sum = splitSum(scene, tracks, of(tracks), from, to);
-    const run = scene.groups?.find((group) => group.tracks.includes(tracks[0]));
-    if (run?.unknownWaits && !of(run.tracks).some(({ parts }) => parts[waiting])) sum.parts[waiting] = null;
-    return sum;
+    const { scene } = this, found = splitSum(scene, tracks, tracks.map((track) => splits[track]), from, to);
+    for (const [category, reason] of Object.entries(found.why)) this.reasons[scene.categories[category].label] = reason;
+    return found;
   }
 
   #split(splits, range) {
@@ -160,8 +165,8 @@ export class RangePanel {
     const all = [...scene.tracks.keys()], groups = scene.groups ?? [{ label: "time", tracks: all }];
     const sums = groups.map(({ tracks }) => this.#sumOf(splits, tracks, range)), one = sums.length === 1;
     const mark = (category) => ({ roles: [category === idle ? "idle" : "phases"], field: "category", keys: category === idle ? causes : [category] });
-    const part = (label, get, more) => ({ values: [label, ...sums.map(get), ...(one ? [sums[0].wall ? get(sums[0]) / sums[0].wall : 0] : [])], ...more });
-    const parts = scene.order.filter((category) => category === idle || (busy.includes(category) && sums.some((found) => found.parts[category])));
+    const part = (label, get, more) => ({ values: [label, ...sums.map(get), ...(one ? [shareOf(get(sums[0]), sums[0].wall)] : [])], ...more });
+    const parts = scene.order.filter((category) => category === idle || (busy.includes(category) && sums.some((found) => found.parts[category] !== 0)));
     const rows = parts.map((category) => part(scene.categories[category].label, ({ parts: ns }) => ns[category], { category, mark: mark(category) }));
     const ranks = all.map((track) => this.#rank(scene.tracks[track].label, this.#sumOf(splits, [track], range), { track }));
     const copies = [...busy.map((category) => scene.categories[category].label), "total"].map((label) => [label, "ns", true]);
@@ -172,25 +177,34 @@ export class RangePanel {
   }
 
   #rank(label, { wall, parts, overlapped }, mark) {
-    const { exposed, waiting, idle, memory } = this.scene.special, busy = busyCategories(this.scene), hidden = parts[exposed] + (parts[waiting] ?? 0);
-    return { values: [label, wall - parts[idle] - hidden - parts[memory], hidden, ...(busy.includes(waiting) ? [parts[waiting]] : []), overlapped, parts[idle], ...busy.map((category) => parts[category]), wall], mark };
+    const { exposed, waiting, idle, memory } = this.scene.special, busy = busyCategories(this.scene), hidden = plus(parts[exposed], parts[waiting] ?? 0);
+    return { values: [label, [parts[idle], hidden, parts[memory]].reduce(less, wall), hidden, ...(busy.includes(waiting) ? [parts[waiting]] : []), overlapped, parts[idle], ...busy.map((category) => parts[category]), wall], mark };
   }
 
   #kernels({ rows, others, total }) {
-    const name = (id) => visible(this.scene.names[id]), rest = (place) => total[place] - sum(rows.map((row) => row[place + 1]));
-    const listed = rows.map(([id, count, ns]) => ({ values: [visible(shortName(this.scene.names[id])), count, ns, ns / total[1], name(id)], title: name(id), mark: { roles: ["compute", "memory"], field: "name", keys: [id] } }));
-    if (others) listed.push({ values: [`${integer(others)} more`, rest(0), rest(1), rest(1) / total[1], ""] });
+    const name = (id) => visible(this.scene.names[id]), rest = (place) => less(total[place], sum(rows.map((row) => row[place + 1])));
+    const listed = rows.map(([id, count, ns]) => ({ values: [visible(shortName(this.scene.names[id])), count, ns, shareOf(ns, total[1]), name(id)], title: name(id), mark: { roles: ["compute", "memory"], field: "name", keys: [id] } }));
+    if (others) listed.push({ values: [`${integer(others)} more`, rest(0), rest(1), shareOf(rest(1), total[1]), ""] });
     if (listed.length) listed.push({ values: ["total", ...total, 1, ""], className: "total" });
     return [{ columns: [["kernel", "text"], ["count", "count"], ["time", "ns"], ["share", "share"], ["full name", "text", true]], rows: listed }];
   }
 
-  #collectives({ rows, kinds }) {
-    const { scene } = this, entries = new Map(), time = (exposed, waiting, overlapped) => [exposed, scene.unknownWaits && !waiting ? null : waiting, overlapped];
+  /** Return why waits of a range are unknown, and note it; "" where all are known. */
+  #unknownWaits({ from, to }) {
+    const { scene } = this, { waiting } = scene.special, whole = [scene, ...(scene.groups ?? [])].map(({ unknownWaits }) => unknownWaits);
+    const found = [...whole, ...scene.tracks.map((track) => unknownIn(track, from, to)[waiting])].find(Boolean) ?? "";
+    if (found) this.reasons[scene.categories[waiting].label] = found;
+    return found;
+  }
+
+  #collectives({ rows, kinds }, range) {
+    const { scene } = this, entries = new Map(), unknown = this.#unknownWaits(range);
+    const time = (exposed, waiting, overlapped) => [exposed, exposed && unknown && !waiting ? null : waiting, overlapped];
     const mark = (keys) => ({ roles: ["collectives"], field: "name", keys });
     for (const [id, ...figures] of rows) {
       const label = collectiveTitle(scene.collectives[id]);
       const { ids, sums } = entries.get(label) ?? { ids: [], sums: [0, 0, 0, 0] };
-      entries.set(label, { ids: [...ids, id], sums: sums.map((value, i) => value + figures[i]) });
+      entries.set(label, { ids: [...ids, id], sums: sums.map((value, i) => plus(value, figures[i])) });
     }
     const ofKind = (kind) => rows.map(([id]) => id).filter((id) => (scene.collectives[id].kind || "other") === kind);
     const listed = [...entries].sort(([, a], [, b]) => byExposed(a.sums, b.sums)).slice(0, MAX_ROWS);
@@ -204,18 +218,18 @@ export class RangePanel {
   #idle(splits, range) {
     const { scene } = this, { idle, causes } = scene.special, all = [...scene.tracks.keys()], { wall, parts } = this.#sumOf(splits, all, range);
     const mark = (category) => ({ roles: ["idle"], field: "category", keys: [category] }), label = (category) => scene.categories[category].label;
-    const found = causes.filter((category) => parts[category]).sort((a, b) => parts[b] - parts[a]);
-    const rows = found.map((category) => ({ values: [label(category), parts[category], parts[category] / wall], category, mark: mark(category) }));
+    const found = causes.filter((category) => parts[category] !== 0).sort((a, b) => parts[b] - parts[a]);
+    const rows = found.map((category) => ({ values: [label(category), parts[category], shareOf(parts[category], wall)], category, mark: mark(category) }));
     const ranks = all.map((track) => ({ track, ...this.#sumOf(splits, [track], range) }));
     return [
-      { columns: [["cause", "text"], ["time", "ns"], ["share", "share"]], rows: [...rows, { values: ["total", parts[idle], wall ? parts[idle] / wall : 0], className: "total" }] },
-      { columns: [["rank", "text"], ["idle", "ns"], ["share", "share"], ...found.map((category) => [label(category), "ns", true])], rows: ranks.map(({ track, wall: own, parts: ns }) => ({ values: [scene.tracks[track].label, ns[idle], own ? ns[idle] / own : 0, ...found.map((category) => ns[category])], mark: { track } })) },
+      { columns: [["cause", "text"], ["time", "ns"], ["share", "share"]], rows: [...rows, { values: ["total", parts[idle], shareOf(parts[idle], wall)], className: "total" }] },
+      { columns: [["rank", "text"], ["idle", "ns"], ["share", "share"], ...found.map((category) => [label(category), "ns", true])], rows: ranks.map(({ track, wall: own, parts: ns }) => ({ values: [scene.tracks[track].label, ns[idle], shareOf(ns[idle], own), ...found.map((category) => ns[category])], mark: { track } })) },
     ];
   }
 }
 
-/** Return a table as lines of values between tabs, which spreadsheets and tickets take; times are in ms. */
+/** Return a table as lines of values between tabs, which spreadsheets and tickets take; times are in ms, unknown ones say so. */
 function copied({ columns, rows }) {
-  const lines = rows.map(({ values }) => values.map((value, i) => (value === null ? "" : FORMS[columns[i][1]].copy(value))));
+  const lines = rows.map(({ values }) => values.map((value, i) => (!isKnown(value) ? UNKNOWN : FORMS[columns[i][1]].copy(value))));
   return [columns.map(([label, form]) => label + FORMS[form].unit), ...lines].map((cells) => cells.join("\t")).join("\n");
 }

@@ -2,9 +2,9 @@
 
 import { button, element } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
-import { splitSum, trackSplit } from "../data/range.js";
+import { plus, splitSum, trackSplit } from "../data/range.js";
 import { busyCategories, stepClock, stepEnd } from "../data/rows.js";
-import { duration, percent, percentOf, spanText } from "../data/text.js";
+import { duration, isKnown, percent, percentOf, spanText } from "../data/text.js";
 import { widthsIn } from "../drawing/canvas.js";
 
 // The legend: a button per category that hides or shows it.
@@ -110,7 +110,7 @@ export class Summary {
     const bar = element("div", "bar"), drawn = busyCategories(this.scene);
     for (const category of this.scene.order) {
       if (category !== this.scene.special.idle && !drawn.includes(category)) continue;
-      const share = sum.wall ? sum.parts[category] / sum.wall : 0;
+      const share = sum.wall ? (sum.parts[category] ?? 0) / sum.wall : 0;
       if (share < 0.0005) continue;
       const { label, short, pattern } = this.scene.categories[category];
       const segment = element("div", pattern ? `segment ${pattern}` : "segment");
@@ -126,22 +126,25 @@ export class Summary {
 
   #indicators(sum, unknownWaits) {
     const { exposed, waiting, idle } = this.scene.special;
-    const waited = sum.parts[waiting] ?? 0, whole = sum.parts[exposed] + waited, communication = sum.overlapped + whole;
+    const waited = sum.parts[waiting] ?? 0, whole = plus(sum.parts[exposed], waited), communication = plus(sum.overlapped, whole);
+    const why = sum.why[waiting] ?? unknownWaits;
     const box = element("div", "indicators");
     const add = (key, value, label, ns, alarming) => {
       const indicator = element("div", alarming ? "indicator alarming" : "indicator");
-      Object.assign(indicator.dataset, ns === null ? { key } : { key, ns });
+      Object.assign(indicator.dataset, isKnown(ns) ? { key, ns } : { key });
       indicator.append(element("b", "", value), element("span", "", label));
       box.append(indicator);
     };
     add("step", sum.steps ? duration(sum.step) : "–", sum.steps > 1 ? "mean step" : "step", sum.step);
-    const transfer = whole - waited, known = this.waits && (waited || !unknownWaits), alarming = (ns) => ns > ALARMING * sum.wall;
+    const transfer = sum.parts[exposed], known = this.waits && isKnown(sum.parts[waiting]) && (waited || !unknownWaits), alarming = (ns) => ns > ALARMING * sum.wall;
     add("exposed", percentOf(transfer, sum.wall), known ? "exposed transfer" : "exposed communication", transfer, alarming(transfer));
     if (known) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited, alarming(waited));
-    else if (unknownWaits && whole) add("waiting", "?", "waiting unknown", null);
-    if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
+    else if (why && whole) add("waiting", "?", "waiting unknown", null);
+    if (why && whole) box.lastChild.title = `Waiting is not known for all collectives: ${why}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
     add("idle", percentOf(sum.parts[idle], sum.wall), "idle", sum.parts[idle]);
+    for (const [key, category] of Object.entries({ exposed, overlapped: this.scene.special.overlapped, idle }))
+      if (sum.why[category]) box.querySelector(`[data-key=${key}]`).title = `Unknown, because ${sum.why[category]}.`;
     return box;
   }
 }
