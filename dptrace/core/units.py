@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -124,6 +125,16 @@ def ranks_text(ranks: Iterable[int], capital: bool = False) -> str:
     parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
     shown = ", ".join(parts[:6]) + (f" and {sum(map(len, runs[6:]))} more" if len(runs) > 6 else "")
     return f"{'Rank' if capital else 'rank'}{'' if len(known) == 1 else 's'} {shown}"
+
+
+def device_names(places: Sequence[tuple[int, int]]) -> list[str]:
+    """Return what to call devices given as rank and number: by their rank, and by their number where it has several.
+
+    >>> device_names([(0, 0), (1, 0), (1, 1)])
+    ['rank 0', 'rank 1 GPU 0', 'rank 1 GPU 1']
+    """
+    count = Counter(rank for rank, _ in places)
+    return [f"rank {rank}" + (f" GPU {device}" if count[rank] > 1 else "") for rank, device in places]
 
 
 def listed(texts: Sequence[str], most: int = 3, separator: str = ", ") -> str:

@@ -353,9 +353,7 @@ def earliest(run: Run, aligned_run: AlignedRun) -> int:
 
 
 def _name(timeline: Timeline) -> str:
-    if timeline.on_cpu:
-        return timeline.label
-    return encodable(f"{timeline.label} ({timeline.device_name})")
+    return encodable(timeline.label_with_model)
 
 
 def _steps(timeline: Timeline, split: Split, wait: ExposedWait) -> Track:

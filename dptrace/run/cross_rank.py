@@ -35,7 +35,7 @@ from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, median, unique
 from dptrace.core.notes import LENGTHS, MARKS, REASONS, RECORDS
 from dptrace.core.table import rows_of
-from dptrace.core.units import listed, plural
+from dptrace.core.units import listed, plural, ranks_text
 from dptrace.run.columns import CLOCKS, MATCHED, MEMBERS, STRAGGLERS
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
@@ -203,7 +203,7 @@ _NOTABLE = 0.01
 
 
 def _incomplete(matches: Matches, clocks: Clocks, world_size: int) -> list[str]:
-    """Note collectives that lack ranks of the run itself: recordings that are cut, or begin at different points."""
+    """Note collectives that lack ranks of the run itself: their group has two names, or recordings are cut."""
     here = {rank for rank, _ in matches.device_ids}
     # Calls without a group are of all ranks of the job; who is in a named group without ranks is not recorded.
     members = [group.ranks if group.name or group.ranks else range(world_size) for group in matches.groups]
@@ -215,8 +215,40 @@ def _incomplete(matches: Matches, clocks: Clocks, world_size: int) -> list[str]:
     count = int(lacking.sum())
     if clocks.misfit.any() or count <= _NOTABLE * len(matches):
         return []
-    text = f"{count:,} of {plural(len(matches), 'collective')} lack a rank, since recordings are cut or not level"
-    return [f"{text}: how long the others waited there is unknown."]
+    apart = lacking & np.isin(matches.group, [number for names in _of_two_names(matches) for number in names])
+    notes = []
+    if named := int(apart.sum()):
+        users = _of_two_names(matches)[0].items()
+        names = " and ".join(f"{matches.groups[number].name!r} on {ranks_text(ranks)}" for number, ranks in users)
+        notes.append(
+            f"{named:,} of {plural(len(matches), 'collective')} are not matched: ranks name one process group "
+            f"differently ({names}), as where they create their groups in another order. How long they waited for each "
+            "other is unknown."
+        )
+    if rest := count - named:
+        text = f"{rest:,} of {plural(len(matches), 'collective')} lack a rank, since recordings are cut or not level"
+        notes.append(f"{text}: how long the others waited there is unknown.")
+    return notes
+
+
+def _of_two_names(matches: Matches) -> list[dict[int, list[int]]]:
+    """Return the groups of the same ranks and description that no rank uses under more than one name.
+
+    Each is given as the ranks that use a name, by the index of the group of that name.
+    """
+    users: dict[int, list[int]] = {}
+    for group, device in np.unique(np.stack((matches.group[matches.instance], matches.device)), axis=1).T.tolist():
+        users.setdefault(group, []).append(matches.device_ids[device][0])
+    alike: dict[tuple[tuple[int, ...], str], list[int]] = {}
+    for number in users:
+        group = matches.groups[number]
+        if len(group.ranks) > 1:
+            alike.setdefault((group.ranks, group.description), []).append(number)
+    return [
+        {number: users[number] for number in numbers}
+        for numbers in alike.values()
+        if len(numbers) > 1 and not set.intersection(*(set(users[number]) for number in numbers))
+    ]
 
 
 def _latency_row(latency: Latency, matches: Matches) -> dict[str, Any]:

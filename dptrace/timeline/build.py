@@ -192,7 +192,7 @@ def _on_gpus(
             trace,
             rank,
             int(device),
-            trace.device_names.get(int(device), "GPU"),
+            trace.device_names.get(int(device), "").strip() or "GPU",
             events[chosen],
             tuple(column[chosen] for column in columns),
             collectives_of(trace, events[chosen][comm[chosen]], launch[chosen][comm[chosen]]),
@@ -349,10 +349,10 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str
     time, thread = trace.start_ns[launch], trace.thread[launch]
     if trace.device_names and not trace.unread_device:
         text = (
-            "the machine has a GPU ({}) but the trace has no GPU events (recorded without CUDA activity?): the figures "
-            "are the CPU's."
+            "the machine has a {} but the trace has no GPU events (recorded without CUDA activity?): the figures are "
+            "the CPU's."
         )
-        gpu = next(iter(trace.device_names.values()))
+        gpu = next((f"GPU ({name})" for name in trace.device_names.values() if name.strip()), "GPU")
         notes.append(Note(text, (gpu,), Path(trace.path).name, GPU_EVENTS))
     if not len(compute):
         text = "no operators, so what the CPU computed is unknown."

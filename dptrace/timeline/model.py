@@ -328,3 +328,8 @@ class Timeline(msgspec.Struct, frozen=True):
         """The device's name: ``rank 0 · GPU 0``, ``rank 0 · CPU``, or ``rank 0 · host of MTIA``."""
         host = f"host of {self.host_of}" if self.host_of else "CPU"
         return f"rank {self.rank} · " + (host if self.on_cpu else f"GPU {self.device}")
+
+    @property
+    def label_with_model(self) -> str:
+        """The device's name with its model, if the trace has that: ``rank 0 · GPU 0 (NVIDIA H100)``."""
+        return self.label if self.on_cpu or self.device_name in ("", "GPU") else f"{self.label} ({self.device_name})"

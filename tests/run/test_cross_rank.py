@@ -29,7 +29,9 @@ from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import job
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.rank_cases import cut, of_trace, rank, real_ranks, real_traces, reduce, shifted
-from tests.support.real_traces import needs_real_traces
+from tests.support.real_traces import REAL, needs_real_traces
+
+INPUTS = REAL.parent / "inputs" / "files"
 
 
 def run_of_two(ahead_ns: int = 0) -> Run:
@@ -261,3 +263,64 @@ def test_ranks_without_a_step_have_no_mean() -> None:
 
     assert mean_step(run.cross_rank) is None
     assert run.to_dict()["mean_step"] is None
+
+
+def test_a_group_of_two_names_is_said_to_be_one() -> None:
+    """Where ranks name a group differently, recordings are not to blame; where a rank has both names, they are."""
+    both, single = ({"group_size": 2, "ranks": (0, 1), "group": name} for name in "34")
+    ends = [1_000_000 * n for n in range(1, 9)]
+    apart = analysis_of(rank(0, [reduce(0, e, **both) for e in ends]), rank(1, [reduce(0, e, **single) for e in ends]))
+    cut = analysis_of(
+        rank(0, [*(reduce(0, e, **both) for e in ends), reduce(0, 9_000_000, **single)]),
+        rank(1, [reduce(0, e, **single) for e in ends]),
+    )
+
+    assert any("'3' on rank 0 and '4' on rank 1" in note for note in apart.notes)
+    assert not any("recordings are cut" in note for note in apart.notes)
+    assert any("recordings are cut" in note for note in cut.notes)
+
+
+def two_gpus_of_one_rank(early: int, late: int) -> CrossRankAnalysis:
+    """Two GPUs of rank 0 reduce together; the second arrives late by the difference of the lengths in ns."""
+    ends = [10_000_000 * n for n in range(1, 9)]
+    about = {"group_size": 2, "ranks": (0, 1)}
+    first = rank(0, [reduce(n // 4, end, length=early, **about) for n, end in enumerate(ends)])
+    second = shifted(rank(1, [reduce(n // 4, end, length=late, **about) for n, end in enumerate(ends)]), 900_000)
+    return analysis_of(first, replace(second, timeline=replace(second.timeline, rank=0)))
+
+
+def test_no_rank_waits_for_itself_or_has_a_clock_ahead_of_its_own() -> None:
+    """GPUs of one rank are named by their numbers, and a wait of one for the other is for no rank."""
+    across = two_gpus_of_one_rank(6_000_000, 100_000)
+
+    assert any("Rank 0 GPU 1's clock is 900 µs ahead of rank 0 GPU 0's" in note for note in across.notes)
+    assert {-1} == set(across.exposed_waits[0].calls.waits_for.tolist())
+    assert any(finding.text.startswith("A GPU of rank 0 waits for another") for finding in across.findings)
+
+
+def test_a_finding_costs_no_more_than_the_step() -> None:
+    """A rank that keeps five process groups waiting loses the time once, and none before its own steps."""
+    ends = [110_000_000 * n for n in range(1, 5)]
+    groups = {i: {"group": f"g{i}", "group_size": 2, "ranks": (0, i)} for i in range(1, 6)}
+    late = [
+        reduce(n // 2, end + 1_000 * i, length=1_000, **about)
+        for i, about in groups.items()
+        for n, end in enumerate(ends)
+    ]
+    waiting = [
+        rank(i, [reduce(n // 2, end + 1_000 * i, length=100_000_000, **about) for n, end in enumerate(ends)])
+        for i, about in groups.items()
+    ]
+    findings = [one for one in analysis_of(rank(0, late), *waiting).findings if one.kind == "straggler"]
+
+    assert findings
+    assert all(0.5 < finding.share <= 1 for finding in findings)
+
+
+@pytest.mark.skipif(not INPUTS.exists(), reason=f"the inputs are not here ({INPUTS})")
+def test_a_finding_on_damaged_durations_costs_no_more_than_the_step() -> None:
+    """Rank 0's step is shorter than what rank 1 waited for it."""
+    findings = open_run([str(INPUTS / "nc_finding_112_percent")]).cross_rank.findings
+
+    assert any(finding.kind == "straggler" for finding in findings)
+    assert all(finding.share <= 1 for finding in findings)

@@ -147,3 +147,13 @@ def test_waiting_for_a_collective_is_not_compute(wait: str, tmp_path: Path) -> N
     total = split(timeline).total()
     assert ["gloo:all_reduce", "aten::add"] == [timeline.names[i] for i in timeline.name]
     assert (6_000, 74_000, 0) == (total["forward_ns"], total["exposed_comm_ns"], total["overlapped_comm_ns"])
+
+
+@pytest.mark.parametrize(("name", "label"), [("NVIDIA H100", "rank 0 · GPU 0 (NVIDIA H100)"), (" ", "rank 0 · GPU 0")])
+def test_a_gpu_whose_name_the_file_lacks_is_named_by_its_number(name: str, label: str, tmp_path: Path) -> None:
+    """No empty parentheses."""
+    file = training_step(KinetoFile(), 1, 0)
+    file.head["deviceProperties"] = [{"id": 0, "name": name}]
+    (timeline,) = build(file, tmp_path)
+
+    assert label == timeline.label_with_model

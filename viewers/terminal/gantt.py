@@ -37,7 +37,7 @@ from dptrace.comparison.compare import compare
 from dptrace.comparison.sides import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
-from dptrace.core.units import byte_size, duration, milliseconds, plural, sanitize
+from dptrace.core.units import byte_size, device_names, duration, milliseconds, plural, sanitize
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
@@ -697,9 +697,7 @@ def _scale_remarks(scale: Scale, steps: int, shared: bool) -> Iterator[str]:
 
 
 def _labels(timelines: Sequence[Timeline]) -> list[str]:
-    ranks = [timeline.rank for timeline in timelines]
-    several = {rank for rank in ranks if ranks.count(rank) > 1}
-    return [f"rank {t.rank}" + (f" GPU {t.device}" if t.rank in several else "") for t in timelines]
+    return device_names([(timeline.rank, timeline.device) for timeline in timelines])
 
 
 def _origins(bounds: Sequence[Int64]) -> tuple[list[int], int, bool]:

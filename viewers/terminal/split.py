@@ -61,8 +61,8 @@ def _table(title: Text | str, first: str, names: Sequence[str]) -> Table:
 
 def _heading(timeline: Timeline) -> Text:
     text = Text(timeline.label, style="bold")
-    text.append_text(plain("" if timeline.on_cpu else f" ({timeline.device_name})").append(" · ms per step"))
-    return text
+    model = timeline.label_with_model.removeprefix(timeline.label)
+    return text.append_text(plain(model).append(" · ms per step"))
 
 
 def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, all_rows: bool) -> Table:

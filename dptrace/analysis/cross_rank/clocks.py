@@ -16,7 +16,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.matching.pairing import READ_NS, Offset, estimate_offsets
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
-from dptrace.core.units import duration, plural, signed_duration
+from dptrace.core.units import device_names, duration, plural, signed_duration
 from dptrace.timeline.model import Timeline
 
 # Bounds on clock offsets from messages between ranks: a message cannot arrive before it was sent.
@@ -235,6 +235,7 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
     for i in misfits:
         offsets[i], reference[i] = replace(offsets[i], ahead_ns=0.0, drift=0.0, uncertainty_ns=0.0, count=0), i
     by_messages = connect_by_messages(matches, devices, offsets, reference, misfits)
+    names = device_names([(device.timeline.rank, device.timeline.device) for device in devices])
     ahead = np.array([offset.ahead_ns for offset in offsets])
     uncertainty = np.array([offset.uncertainty_ns for offset in offsets])
     drift = np.array([offset.drift for offset in offsets])
@@ -249,8 +250,8 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
         misfit=np.isin(np.arange(len(devices)), misfits),
         notes=(
             *_shared_note(shared),
-            *_notes(offsets, reference, [device.timeline.rank for device in devices], misfits, shared, by_messages),
-            *_apart_note(devices, reference),
+            *_notes(offsets, reference, names, misfits, shared, by_messages),
+            *_apart_note(devices, reference, names),
         ),
     )
 
@@ -267,7 +268,7 @@ _SEPARATE_NS = 60_000_000_000
 """Ranks of one run are recorded at the same time, give or take how far the clocks of machines are off."""
 
 
-def _apart_note(devices: Sequence[DeviceFigures], reference: Sequence[int]) -> tuple[str, ...]:
+def _apart_note(devices: Sequence[DeviceFigures], reference: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
     """Say where ranks that no collective connects were recorded at another time: they look like another run."""
     spans = [device.timeline.windows.bounds for device in devices]
     for i, (other, span) in enumerate(zip(reference, spans, strict=True)):
@@ -275,8 +276,8 @@ def _apart_note(devices: Sequence[DeviceFigures], reference: Sequence[int]) -> t
             before, after = int(spans[0][0] - span[-1]), int(span[0] - spans[0][-1])
             if (gap := max(before, after)) > _SEPARATE_NS:
                 times = f"{timedelta(seconds=round(gap / 1e9))} h {'after' if gap == after else 'before'}"
-                first, rank = (devices[k].timeline.rank for k in (0, i))
-                text = f"Rank {rank} was recorded {times} rank {first}, by their clocks. These look like two runs"
+                own = names[i].replace("rank", "Rank", 1)
+                text = f"{own} was recorded {times} {names[0]}, by their clocks. These look like two runs"
                 return (f"{text}; if they are, open each on its own.",)
     return ()
 
@@ -328,7 +329,7 @@ def exclude_misfits(matches: Matches, clocks: Clocks) -> Matches:
 def _notes(
     offsets: Sequence[Offset],
     reference: Sequence[int],
-    ranks: Sequence[int],
+    names: Sequence[str],
     misfits: Sequence[int],
     shared: Sequence[int],
     by_messages: Collection[int],
@@ -345,7 +346,7 @@ def _notes(
         )
     if len(off) > _MAX_LISTED:
         ends = [one(off, key=lambda i: offsets[i].ahead_ns) for one in (min, max)]
-        named = [f"rank {ranks[i]}'s is {_off(offsets[i])} rank {ranks[reference[i]]}'s" for i in ends]
+        named = [f"{names[i]}'s is {_off(offsets[i])} {names[reference[i]]}'s" for i in ends]
         notes.append(
             f"{len(off):,} ranks' clocks are off those that they are compared with, and corrected; "
             f"{', '.join(named)}. Each one's offset: --json, or Run.clock_offsets()."
@@ -354,19 +355,18 @@ def _notes(
         source = "messages between them" if i in by_messages else f"{plural(offsets[i].count, 'collective')}"
         drifts = f", drifting by {offsets[i].drift * 1e6:,.1f} ppm" if offsets[i].drift else ""
         notes.append(
-            f"Rank {ranks[i]}'s clock is {_off(offsets[i])} rank {ranks[reference[i]]}'s "
+            f"{names[i].replace('rank', 'Rank', 1)}'s clock is {_off(offsets[i])} {names[reference[i]]}'s "
             f"(± {duration(offsets[i].uncertainty_ns)}, from {source}{drifts})."
         )
     if misfits:
         notes.append(
-            f"The collectives of {_listed(ranks, misfits)} do not match the other ranks': their ends differ by more "
+            f"The collectives of {_listed(names, misfits)} do not match the other ranks': their ends differ by more "
             "than any clock offset explains, so their waits, transfers and clocks are not compared. Check that all "
             "traces are from one recording and number their steps the same way."
         )
     if alone:
         notes.append(
-            f"No collective connects {_listed(ranks, alone)} with rank {ranks[0]}: the offset of their clocks is "
-            "unknown."
+            f"No collective connects {_listed(names, alone)} with {names[0]}: the offset of their clocks is unknown."
         )
     return tuple(notes)
 
@@ -375,10 +375,11 @@ def _off(offset: Offset) -> str:
     return f"{duration(abs(offset.ahead_ns))} {'ahead of' if offset.ahead_ns > 0 else 'behind'}"
 
 
-def _listed(ranks: Sequence[int], devices: Sequence[int]) -> str:
-    shown = ", ".join(str(ranks[i]) for i in devices[:_MAX_LISTED])
+def _listed(names: Sequence[str], devices: Sequence[int]) -> str:
+    first, *others = (names[i] for i in devices[:_MAX_LISTED])
     more = f" and {len(devices) - _MAX_LISTED} more" if len(devices) > _MAX_LISTED else ""
-    return f"{'rank' if len(devices) == 1 else 'ranks'} {shown}{more}"
+    word = first.replace("rank", "ranks", 1) if others or more else first
+    return ", ".join([word, *(name.removeprefix("rank ") for name in others)]) + more
 
 
 # Move the times of a run's GPUs onto one clock, for pictures and exports that show them together.

@@ -279,7 +279,8 @@ def _known_and_lacking(matches: Matches, clocks: Clocks) -> tuple[NDArray[np.boo
 def _waits_for(matches: Matches) -> NDArray[np.int32]:
     """Return for each member the rank that arrived last, if more than half of its wait was for that rank alone, or -1.
 
-    Once the last but one has arrived, all others wait for the last alone.
+    Once the last but one has arrived, all others wait for the last alone. A GPU that waits for another one of its own
+    rank waits for no rank: -1.
     """
     length = matches.end_ns - matches.start_ns
     order = np.lexsort((length, matches.instance))
@@ -290,8 +291,9 @@ def _waits_for(matches: Matches) -> NDArray[np.int32]:
     alone_ns[several] = length[order[low + 1]] - length[order[low]]
     last_member = last[matches.instance]
     wait = length - length[last_member]
-    rank = np.array([rank for rank, _ in matches.device_ids], np.int32)[matches.device[last_member]]
-    return np.where((wait > 0) & (2 * alone_ns[matches.instance] > wait), rank, -1).astype(np.int32)
+    rank = np.array([rank for rank, _ in matches.device_ids], np.int32)[matches.device]
+    of_one = (wait > 0) & (2 * alone_ns[matches.instance] > wait) & (rank[last_member] != rank)
+    return np.where(of_one, rank[last_member], -1).astype(np.int32)
 
 
 def waits_by_rank(matches: Matches, waits: Sequence[ExposedWait]) -> dict[int, float]:

@@ -82,11 +82,33 @@ def stragglers(context: FindingContext) -> list[Finding | Claim]:
     found: list[Finding | Claim] = []
     for group in grouped(context.across.stragglers.delays):
         # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
-        group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays)
+        group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays) - _outside_steps(context, group)
         if group.cause not in _NO_FINDING and group.gpu_ns > 0:
             found += [claim for delay in group.delays if (claim := _claim(context, delay))]
             found.append(_finding(context, group))
     return found
+
+
+def _outside_steps(context: FindingContext, group: DelayGroup) -> int:
+    """Return how much of a group's delays does not fit into the late ranks' own steps before they arrived.
+
+    The step is a mean over the same GPUs: what a GPU lost before its first step does not lengthen its steps, and what
+    it lost once can keep several process groups waiting.
+    """
+    matches, outside = context.across.matches, 0
+    for device in {delay.device for delay in group.delays}:
+        own = [delay for delay in group.delays if delay.device == device and delay.cost_ns > 0]
+        members, number = matches.device == device, int(context.device_of_match[device])
+        if number < 0 or not own:
+            continue
+        bounds = context.devices[number].timeline.windows.bounds
+        arrival = dict(zip(matches.instance[members].tolist(), matches.start_ns[members].tolist(), strict=True))
+        until = np.array([arrival[delay.collectives[0]] for delay in own], np.int64)
+        order = np.argsort(until, kind="stable")
+        lost = np.cumsum([round(own[i].cost_ns) for i in order])
+        room = np.clip(until[order], bounds[0], bounds[-1]) - bounds[0]
+        outside += max(0, int((lost - room).max()))
+    return outside
 
 
 class Lost(NamedTuple):
@@ -198,16 +220,23 @@ def straggler_advice(cause: str, metadata: Mapping[str, Any]) -> str:
 
 
 def waiting_text(waiting: Sequence[int], late: Sequence[int]) -> str:
-    """Return who waits for whom.
+    """Return who waits for whom; a rank that waits and is late, in turns or on several GPUs, is not named twice.
 
     >>> waiting_text([0, 1, 3], [2]), waiting_text([], [1])
     ('Ranks 0, 1, 3 wait for rank 2', 'Rank 1 takes longer than the others')
+    >>> waiting_text([0, 1], [1, 2]), waiting_text([0], [0])
+    ('Rank 0 waits for ranks 1, 2', 'A GPU of rank 0 waits for another')
+    >>> waiting_text([0, 1], [0, 1])
+    'Ranks 0, 1 take turns keeping each other waiting'
     """
-    if not waiting and len(late) > 1:
+    only = sorted(set(waiting) - set(late))
+    if only:
+        return f"{ranks_text(only, capital=True)} {'waits' if len(only) == 1 else 'wait'} for {ranks_text(late)}"
+    if len(late) > 1:
         return f"{ranks_text(late, capital=True)} take turns keeping each other waiting"
-    if not waiting:
-        return f"{ranks_text(late, capital=True)} takes longer than the others"
-    return f"{ranks_text(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for {ranks_text(late)}"
+    if waiting:
+        return f"A GPU of {ranks_text(late)} waits for another"
+    return f"{ranks_text(late, capital=True)} takes longer than the others"
 
 
 def straggler_reason(cause: str, what: str, where: str, late: Sequence[int], on_cpu: bool) -> str:
