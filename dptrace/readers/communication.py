@@ -212,6 +212,8 @@ KIND_WORDS = (
     ("alltoall", "all_to_all"),
     ("broadcast", "broadcast"),
     ("sendrecv", "send_recv"),
+    # torch's batch_isend_irecv: several sends and receives in one kernel.
+    ("isendirecv", "send_recv"),
     ("receive", "recv"),
     ("recv", "recv"),
     ("send", "send"),

@@ -105,6 +105,10 @@ KNOWN: dict[str, tuple[KinetoFile, Collective]] = {
         .op("aten::add", 20, 30),
         Collective("send", label=PP),
     ),
+    "batch": (
+        KinetoFile().op("c10d::batch_isend_irecv", 2, 8).kernel("ncclDevKernel_SendRecv(x)", 10, 20, 5),
+        Collective("send_recv"),
+    ),
     # Without metadata the kernel's name shows the kind, and whether all ranks wait in it for all others.
     "dispatch": (
         KinetoFile().kernel("void deep_ep::intranode::dispatch<8>(int4*)", 10, 20, 5),
