@@ -228,7 +228,8 @@ def step_bounds(model: Model, number: int, times: Times, timeline: Timeline) -> 
 
     A step is over when the next begins on the host and all that was launched up to then has ended. In contrast to the
     bounds of the definitions, these never move apart when something gets faster: a device that is further ahead of its
-    host starts a step later, not earlier.
+    host starts a step later, not earlier. The first step begins no earlier than in the recording, so that it is no
+    longer where what came before it gets faster.
 
     Args:
         timeline: the timeline at these times.
@@ -240,6 +241,8 @@ def step_bounds(model: Model, number: int, times: Times, timeline: Timeline) -> 
     last = np.full(len(marks), np.iinfo(np.int64).min)
     counted = timeline.step >= BEFORE_FIRST
     np.maximum.at(last, timeline.step[counted] + 1, timeline.end_ns[counted])
+    recorded = model.run.timelines[number]
+    last[0] = max(last[0], int(recorded.end_ns[recorded.step == BEFORE_FIRST].max(initial=last[0])))
     bounds: Int64 = np.maximum.accumulate(np.maximum(last, marks))
     return bounds
 

@@ -14,7 +14,7 @@ import dptrace
 from dptrace.replay.simulation import SteadyState
 from dptrace.replay.transforms.change import Bandwidth, Change, Compute, NoHostDelay
 from dptrace.replay.whatif import Question, Sweep, doubts
-from tests.support.kineto_files import KinetoFile
+from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 
@@ -166,6 +166,18 @@ def test_faster_parts_never_end_the_run_later(name: str, option: str) -> None:
     gains = [opened.whatif(**{option: factor}).run_gain_ns for factor in (1, 1.5, 4)]  # type: ignore[arg-type]
 
     assert 0 == gains[0] < gains[1] < gains[2]
+
+
+def test_a_step_is_no_longer_where_what_came_before_it_is_faster(tmp_path: Path) -> None:
+    """A collective from before the recording ends in the first of two steps, which begins no earlier without it."""
+    file = KinetoFile().kernel("ncclDevKernel_AllReduce_Sum_f32", 5, 60, None, stream=20)
+    for step in range(2):
+        training_step(file, step, 100 * step)
+    opened = dptrace.open(file.write(tmp_path / "rank0.json"))
+    measured = opened.whatif().predicted_step_ns
+
+    assert measured >= opened.whatif(bandwidth=2).predicted_step_ns
+    assert measured >= opened.whatif(bandwidth=100).predicted_step_ns
 
 
 @needs_real_traces
