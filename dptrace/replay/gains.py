@@ -397,6 +397,13 @@ class _Waits:
             place = self.matches.device_ids[device][0], str(self.matches.step[instance])
             self._arrivals.setdefault(place, []).append((instance, late_ns, cost_ns))
         self._late = set(zip(late.instance.tolist(), late.device.tolist(), strict=True))
+        self._members = np.diff(self.matches.first)
+        """Ranks of each instance."""
+        self._walls = {
+            (timeline.rank, name): int(wall)
+            for timeline in run.timelines
+            for name, wall in zip(timeline.windows.names, np.diff(timeline.windows.bounds), strict=True)
+        }
 
     def finding(self, group: _Group, delays: Sequence[_Delay], step_ns: float, before: str) -> Finding:
         """Describe a group; its cost is the waiting that it caused, shared with the rank's other delays of a step."""
@@ -405,11 +412,13 @@ class _Waits:
             total[delay.rank, delay.step] += delay.excess.ns
         for delay in group.delays:
             own[delay.rank, delay.step] += delay.excess.ns
-        by_step, reached = Counter[str](), list[tuple[int, int, int]]()
+        by_step, reached, gpu_ns = Counter[str](), list[tuple[int, int, int]](), 0.0
         for (rank, step), ns in own.items():
             arrivals = self._arrivals.get((rank, step), [])
             reached += [(late_ns, instance, rank) for instance, late_ns, _ in arrivals]
-            by_step[step] += round(sum(cost for *_, cost in arrivals) * ns / total[rank, step])
+            lost_ns = round(sum(cost for *_, cost in arrivals) * ns / total[rank, step])
+            by_step[step] += lost_ns
+            gpu_ns += lost_ns * self._gpus(rank, step, arrivals)
         cost = {step: ns for step, ns in sorted(by_step.items()) if ns > 0 and step}
         excess_by_step = Counter[str]()
         for (_, step), ns in own.items():
@@ -428,11 +437,19 @@ class _Waits:
         reason += f" before “{before}”" if before and group.cause == "nothing_recorded" else ""
         most = duration(max(own.values()))
         longer = f"{'up to ' if len(steps) > 1 else ''}{most} longer" + (f" {steps_text(steps)}" if steps else "")
-        devices = max(1, len({name for timeline in self.run.timelines for name in timeline.windows.names}))
-        cost_ns = round(sum(cost.values()) / devices)
+        steps_of_all = len({name for timeline in self.run.timelines for name in timeline.windows.names})
+        cost_ns = round(gpu_ns / max(1, steps_of_all * len(self.run.timelines)))
         advice = straggler_advice(group.cause, self.run.metadata)
         text = f"{waiting_text(waiting, group.ranks)}: {reason}, {longer}."
         return Finding("straggler", text, advice, cost_ns, cost_ns / max(1.0, step_ns), evidence)
+
+    def _gpus(self, rank: int, step: str, arrivals: Sequence[tuple[int, int, int]]) -> float:
+        """Return how many GPUs' steps late arrivals of a rank lengthen by their cost; its own by no more than it is."""
+        own = sum(cost for *_, cost in arrivals)
+        if not step or not own:
+            return 0.0
+        others = sum(cost * (int(self._members[instance]) - 1) for instance, _, cost in arrivals)
+        return (others + min(own, self._walls.get((rank, step), own))) / own
 
     def _step(self, instance: int | None) -> str:
         return "" if instance is None else str(self.matches.step[instance])

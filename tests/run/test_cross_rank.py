@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.rank_cases import cut, of_trace, rank, real_ranks, real_traces, reduce, shifted
 from tests.support.real_traces import REAL, needs_real_traces
 
-INPUTS = REAL.parent / "inputs" / "files"
+INPUTS = REAL.parent / "inputs"
 
 
 def run_of_two(ahead_ns: int = 0) -> Run:
@@ -265,9 +266,14 @@ def test_ranks_without_a_step_have_no_mean() -> None:
     assert run.to_dict()["mean_step"] is None
 
 
+def pair_of(first: int, second: int, name: str) -> dict[str, Any]:
+    """Describe a process group of two ranks."""
+    return {"group": name, "group_size": 2, "ranks": (first, second)}
+
+
 def test_a_group_of_two_names_is_said_to_be_one() -> None:
     """Where ranks name a group differently, recordings are not to blame; where a rank has both names, they are."""
-    both, single = ({"group_size": 2, "ranks": (0, 1), "group": name} for name in "34")
+    both, single = (pair_of(0, 1, name) for name in "34")
     ends = [1_000_000 * n for n in range(1, 9)]
     apart = analysis_of(rank(0, [reduce(0, e, **both) for e in ends]), rank(1, [reduce(0, e, **single) for e in ends]))
     cut = analysis_of(
@@ -283,7 +289,7 @@ def test_a_group_of_two_names_is_said_to_be_one() -> None:
 def two_gpus_of_one_rank(early: int, late: int) -> CrossRankAnalysis:
     """Two GPUs of rank 0 reduce together; the second arrives late by the difference of the lengths in ns."""
     ends = [10_000_000 * n for n in range(1, 9)]
-    about = {"group_size": 2, "ranks": (0, 1)}
+    about = pair_of(0, 1, "0")
     first = rank(0, [reduce(n // 4, end, length=early, **about) for n, end in enumerate(ends)])
     second = shifted(rank(1, [reduce(n // 4, end, length=late, **about) for n, end in enumerate(ends)]), 900_000)
     return analysis_of(first, replace(second, timeline=replace(second.timeline, rank=0)))
@@ -301,7 +307,7 @@ def test_no_rank_waits_for_itself_or_has_a_clock_ahead_of_its_own() -> None:
 def test_a_finding_costs_no_more_than_the_step() -> None:
     """A rank that keeps five process groups waiting loses the time once, and none before its own steps."""
     ends = [110_000_000 * n for n in range(1, 5)]
-    groups = {i: {"group": f"g{i}", "group_size": 2, "ranks": (0, i)} for i in range(1, 6)}
+    groups = {i: pair_of(0, i, f"g{i}") for i in range(1, 6)}
     late = [
         reduce(n // 2, end + 1_000 * i, length=1_000, **about)
         for i, about in groups.items()
@@ -318,9 +324,11 @@ def test_a_finding_costs_no_more_than_the_step() -> None:
 
 
 @pytest.mark.skipif(not INPUTS.exists(), reason=f"the inputs are not here ({INPUTS})")
-def test_a_finding_on_damaged_durations_costs_no_more_than_the_step() -> None:
-    """Rank 0's step is shorter than what rank 1 waited for it."""
-    findings = open_run([str(INPUTS / "nc_finding_112_percent")]).cross_rank.findings
+@pytest.mark.parametrize("name", ["files/nc_finding_112_percent", "plants/mesh_opt"])
+def test_neither_with_gains_nor_without_a_finding_costs_more_than_the_step(name: str) -> None:
+    """Durations are damaged, so that a rank's step is shorter than the wait for it; a rank is late in two groups."""
+    run = dptrace.open(INPUTS / name)
+    findings = [*run.cross_rank.findings, *run.with_gains().cross_rank.findings]
 
     assert any(finding.kind == "straggler" for finding in findings)
     assert all(finding.share <= 1 for finding in findings)
