@@ -65,9 +65,7 @@ def test_findings_on_some_steps_have_gains(late: dptrace.Run) -> None:
     assert {"straggler"} <= set(part.findings()["kind"])
 
 
-@pytest.mark.parametrize(
-    ("gone", "reason"), [(True, "second time"), (False, "launched the work are not known")]
-)
+@pytest.mark.parametrize(("gone", "reason"), [(True, "second time"), (False, "launched the work are not known")])
 def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path, gone: bool, reason: str) -> None:
     """Without its files, or with events of the device alone, there is no gain and no error, but a reason."""
     for rank, forward in enumerate((300, 5300)):
