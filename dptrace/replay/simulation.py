@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES, Split, split
-from dptrace.core.intervals import EMPTY, Int64, median, repeated, unique
+from dptrace.core.intervals import EMPTY, Int64, covered, median, repeated, union, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import NEVER, EdgeKind, Graph, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.representatives import Representatives
 from dptrace.run.run import Run
-from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Timeline, Windows
+from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Kind, Timeline, Windows
 from dptrace.timeline.steps import CpuSteps, device_windows
 
 
@@ -459,12 +459,30 @@ def _host_step(model: Model, times: Times) -> int:
 
 
 def _device_step(model: Model, times: Times) -> int:
-    """Return the median step of the slowest device, from the end of one step's work to that of the next."""
-    lengths = []
+    """Return the median step of the slowest device: its work, or from the end of one step's work to that of the next.
+
+    Work that a host without delays launches before the first step is none of the time after it.
+    """
+    lengths, work = [], []
     for number in range(len(model.run.timelines)):
         timeline = timeline_at(model, number, times)
         lengths.append(np.diff(step_bounds(model, number, times, timeline)))
-    return _slowest(lengths)
+        work.append(_own_work(timeline))
+    return max(_slowest(lengths), _slowest(work))
+
+
+def _own_work(timeline: Timeline) -> Int64:
+    """Return how long compute and copies that each step launched keep a device busy."""
+    own = (timeline.step >= 0) & (timeline.kind != Kind.COMMUNICATION)
+    steps = len(timeline.windows)
+    if not own.any():
+        return np.zeros(steps, np.int64)
+    # Steps one after the other on one axis, so that the work of one does not cover another's.
+    first = timeline.start_ns[own].min()
+    span = int(timeline.end_ns[own].max() - first) + 1
+    begin = timeline.step[own].astype(np.int64) * span - first
+    busy = union(timeline.start_ns[own] + begin, timeline.end_ns[own] + begin)
+    return np.diff(covered(busy, np.arange(steps + 1) * span))
 
 
 def _slowest(lengths: list[Int64]) -> int:
