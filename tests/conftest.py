@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from dptrace.core import checks
 from tests.support import forking
+
+checks.raises = True
 
 # A busy machine is slow, not wrong.
 settings.register_profile("dptrace", deadline=None)

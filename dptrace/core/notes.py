@@ -30,6 +30,9 @@ GPU_EVENTS = "GPU events"
 """A machine with a GPU has recorded its work."""
 
 
+SUMS = "sums"
+"""Figures that belong together add up; otherwise it is a fault of dptrace."""
+
 PHASES_NEED = (LAUNCHES, OPERATORS, LABELS)
 """What the phase of work needs."""
 REASONS = {
@@ -42,6 +45,7 @@ REASONS = {
     COLLECTIVES: "the collectives were not recorded",
     DEVICE: "dptrace does not read the device's work",
     GPU_EVENTS: "the GPU's work was not recorded",
+    SUMS: "figures contradict each other, which is a fault of dptrace: please report it with the trace",
 }
 """Why a figure is unknown, by the premise that fails: the end of a sentence with "unknown, because"."""
 

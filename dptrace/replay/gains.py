@@ -51,6 +51,9 @@ _NOTABLE = 0.01
 """Share of a step from which a shorter one is compared with its steady state."""
 
 
+_BEYOND = "The run would end earlier by more than a step for each step, since time before the first one counts."
+
+
 class GainEstimate(msgspec.Struct, frozen=True):
     """What a change gains, and what then sets the length of a step."""
 
@@ -136,6 +139,8 @@ class Measurer:
         beyond, ended = max(0, round(max(least) - predicted)), self._at_the_end(self._base[0], after)
         low, high = self._range(gained, ended, beyond, predicted)
         ns, shorter = _less(ended, beyond), _less(step - predicted, beyond)
+        if ns > self.step_ns:
+            return GainEstimate(replace(gain, reason=_BEYOND), "")
         gain = replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=shorter)
         return GainEstimate(gain, _pace(model, after.times, steady, least if beyond else None))
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURE_WORDS, FIGURES
+from dptrace.core.checks import holds
 from dptrace.core.intervals import median
 from dptrace.core.table import html_table, step_number
 from dptrace.core.units import duration, milliseconds, share, signed_milliseconds
@@ -428,6 +429,7 @@ class Replay:
         model = changed.model
         path = path_of_run(model, changed.times)
         predicted = _bounded(variants[0], bound)
+        holds(_step(predicted) >= round(bound) - 1, "no step is shorter than hosts and devices need")
         gain = round(float((self.base.ended_ns - changed.ended_ns).mean()))
         low, high = self._range([_bounded(variant, bound) for variant in variants], changes)
         return WhatIf(

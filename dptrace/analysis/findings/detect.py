@@ -24,6 +24,7 @@ from dptrace.analysis.findings.finding import GRADIENTS, MIN_SHARE, Claim, Findi
 from dptrace.analysis.findings.host import idle, recompute, unused_parameters
 from dptrace.analysis.findings.stragglers import stragglers
 from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.core.checks import holds
 from dptrace.core.units import duration
 from dptrace.model.collectives import COLLECTIVES
 
@@ -188,4 +189,5 @@ def findings(across: AcrossRanks, metadata: Mapping[str, Any] | None = None) -> 
     if context.knows(*CAUSES):
         found += idle(context, Unclaimed.after(claims, context.devices))
     found = without_overlap(found)
-    return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.cost_ns))
+    kept = [f for f in found if f.share >= MIN_SHARE and holds(f.share <= 1, f"{f.kind} costs no more than a step")]
+    return tuple(sorted(kept, key=lambda finding: -finding.cost_ns))

@@ -23,8 +23,9 @@ from dptrace.analysis.per_gpu.split import (
     split,
     unknown_figures,
 )
+from dptrace.core.checks import holds
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, sums, union
-from dptrace.core.notes import MARKS
+from dptrace.core.notes import MARKS, SUMS
 from dptrace.model.flops import OperatorCall
 from dptrace.model.operator_costs import cost
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
@@ -295,21 +296,38 @@ def figures_of(timeline: Timeline) -> DeviceFigures:
     why = idle(timeline, part_intervals)
     flagged = timeline.recompute & (timeline.kind == Kind.COMPUTE)
     idle_time = intersect(timeline.parameter_search, why.idle)
-    return DeviceFigures(
-        timeline,
-        split(timeline, part_intervals, compute),
-        exposed,
-        overlapped,
-        part_intervals[Part.EXPOSED_COMM],
-        why.causes,
-        why.host_gaps,
-        arrivals(timeline),
-        *_backward(timeline),
-        recompute_ns=_per_step(timeline, union(timeline.start_ns[flagged], timeline.end_ns[flagged])),
-        parameter_search_ns=_per_step(timeline, timeline.parameter_search),
-        parameter_search_idle_ns=_per_step(timeline, timeline.parameter_search if timeline.on_cpu else idle_time),
-        flops=step_flops(timeline),
+    return _consistent(
+        DeviceFigures(
+            timeline,
+            split(timeline, part_intervals, compute),
+            exposed,
+            overlapped,
+            part_intervals[Part.EXPOSED_COMM],
+            why.causes,
+            why.host_gaps,
+            arrivals(timeline),
+            *_backward(timeline),
+            recompute_ns=_per_step(timeline, union(timeline.start_ns[flagged], timeline.end_ns[flagged])),
+            parameter_search_ns=_per_step(timeline, timeline.parameter_search),
+            parameter_search_idle_ns=_per_step(timeline, timeline.parameter_search if timeline.on_cpu else idle_time),
+            flops=step_flops(timeline),
+        )
     )
+
+
+def _consistent(device: DeviceFigures) -> DeviceFigures:
+    """Return the figures, unknown where they contradict each other."""
+    figures, idle_ns = device.split.figures, device.split.figures["idle_ns"]
+    parts = np.sum([ns for name, ns in figures.items() if name not in ("wall_ns", "overlapped_comm_ns")], axis=0)
+    together = (
+        holds((parts == figures["wall_ns"]).all(), "the parts of a step add up to it"),
+        holds(all((ns >= 0).all() for ns in figures.values()), "no part is negative"),
+        holds((np.sum([*device.idle_causes.values()], axis=0) == idle_ns).all(), "the causes add up to the idle time"),
+        holds((device.overlapped_ns <= device.timeline.end_ns - device.timeline.start_ns).all(), "overlap ≤ duration"),
+    )
+    if all(together):
+        return device
+    return replace(device, split=replace(device.split, lacks=(*device.split.lacks, SUMS)))
 
 
 def _per_step(timeline: Timeline, when: IntervalSet) -> Int64:

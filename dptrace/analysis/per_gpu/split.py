@@ -44,6 +44,7 @@ from dptrace.core.notes import (
     PHASES_NEED,
     REASONS,
     RECORDS,
+    SUMS,
 )
 from dptrace.timeline.model import UNKNOWN, HostCause, Kind, Phase, Timeline
 
@@ -93,6 +94,8 @@ def unknown_figures(lacks: Sequence[str]) -> dict[str, str]:
     needs = _NEEDS | dict.fromkeys(CAUSES, _CAUSES_NEED)
     failing = {name: [premise for premise in needed if premise in lacks] for name, needed in needs.items()}
     unknown = {name: REASONS[premises[0]] for name, premises in failing.items() if premises}
+    if SUMS in lacks:
+        unknown |= {name: REASONS[SUMS] for name in (*SHOWN, *CAUSES) if name != "wall_ns"}
     if RECORDS in lacks and LENGTHS in lacks:
         unknown |= {name: REASONS[RECORDS] for name in _BOUNDS[RECORDS] if name not in unknown}
     return unknown
