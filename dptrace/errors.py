@@ -2,7 +2,8 @@
 
 DptraceError            bad input: the command line prints the message and exits with 1
 ├── TraceError          a file that is not a readable trace of one rank
-│   └── AccessError     a URL that needs other credentials
+│   ├── AccessError     a URL that needs other credentials
+│   └── SeveralRanksError  a file of several ranks, which are read one by one
 ├── RecordingError      a recording that failed
 ├── MissingExtraError   an optional package that is not installed
 └── UsageError          invalid arguments: the command line exits with 2
@@ -56,6 +57,18 @@ class TraceError(DptraceError):
 
 class AccessError(TraceError):
     """A URL needs credentials that this process does not have."""
+
+
+class SeveralRanksError(TraceError):
+    """A file holds the processes of several ranks; the message says which, and by what they are told apart."""
+
+    def __init__(self, message: str, parts: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.parts = parts
+        """What each is called in a :class:`~dptrace.readers.source.Source`: ``rank 0``."""
+
+    def __reduce__(self) -> tuple[type[SeveralRanksError], tuple[str, tuple[str, ...]]]:
+        return SeveralRanksError, (str(self), self.parts)  # so that it can be sent between processes
 
 
 class RecordingError(DptraceError):

@@ -6,7 +6,8 @@ fraction, since the file is decoded in pieces (``kineto.reader``) and no event b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, repeat
 from operator import attrgetter, is_not, ne
@@ -22,11 +23,20 @@ from dptrace.core.notes import Note
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, TraceError
-from dptrace.readers.discovery import Sources, assign_ranks, raise_unless_left_out, refuse_damage, without_errors
+from dptrace.readers.discovery import (
+    Sources,
+    assign_ranks,
+    raise_unless_left_out,
+    refuse_damage,
+    split_ranks,
+    without_errors,
+)
 from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.decode import Metadata
-from dptrace.readers.kineto.reader import damage_of, read_into
+from dptrace.readers.kineto.event_schema import code_of
+from dptrace.readers.kineto.reader import damage_of, read_into, refuse_several
 from dptrace.readers.source import Source
+from dptrace.readers.trace import Category
 
 
 class ArgColumn(NamedTuple):
@@ -152,6 +162,15 @@ class EventFrameColumns(EventSink):
             if len(self.order) == len(_KEYS):
                 return
 
+    def calls_by_process(self) -> Mapping[object, int]:
+        """Return how much work each process launched, or how many operators it ran where none launched any."""
+        category = np.concatenate([codes for codes, _ in self.codes])
+        calls = Counter[object]()
+        for kind in (Category.LAUNCH, Category.CPU_OP):
+            wanted = [number for name, number in self.categories.items() if code_of(str(name)) == kind]
+            calls = calls or Counter(map(str, compress(self.processes, np.isin(category, wanted).tolist())))
+        return calls
+
     def _append(self, kept: list[Any], start: NDArray[Any], length: NDArray[Any]) -> None:
         self.starts.append(start)
         self.lengths.append(length)
@@ -190,6 +209,7 @@ def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_
             raise TraceError(
                 f"{source.address}: contains no event with a category and a duration. {cut_off or ''}".strip()
             )
+        refuse_several(source, columns.calls_by_process())
         symbols, frame = _frame(columns, round_out)
     info = metadata.distributed
     rank = info.get("rank") if isinstance(info, dict) else None
@@ -307,14 +327,16 @@ def read_ranks(
         DptraceError: a file that the user named cannot be read, no file can, or two files have the same rank.
     """
     results = dict[int, EventFrame | DptraceError]()
-    for index, file in enumerate(found.files):
-        try:
-            results[index] = frames = read_event_frame(file, arguments, round_out)
-            if strict:
-                refuse_damage(frames.path, frames.damage)
-        except DptraceError as error:
-            raise_unless_left_out(found, index, error, strict)
-            results[index] = error
+    while unread := [index for index in range(len(found.files)) if index not in results]:
+        for index in unread:
+            try:
+                results[index] = frames = read_event_frame(found.files[index], arguments, round_out)
+                if strict:
+                    refuse_damage(frames.path, frames.damage)
+            except DptraceError as error:
+                raise_unless_left_out(found, index, error, strict)
+                results[index] = error
+        found, results = split_ranks(found, results)
     files, notes = without_errors(found, results)
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     notes += [str(note) for note in (*(note for file in files for note in file.damage), *guesses)]

@@ -49,6 +49,11 @@ class DptraceTrace(Trace):  # type: ignore[misc] # HTA has no types
         if rank not in self.sources:
             raise ValueError(f"no trace for rank {rank}")
         source = self.sources[rank]
+        if source.part:
+            raise DptraceError(
+                f"{source.address}: the file holds several ranks, and HTA overlays files of one. Omit the overlay "
+                "folder."
+            )
         text = b"".join((piece.head if i == 0 else b",") + piece.text for i, piece in enumerate(pieces(source)))
         try:
             document = msgspec.json.decode(text)

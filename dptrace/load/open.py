@@ -26,7 +26,7 @@ from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
 from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
 from dptrace.readers.communication import communication_names
-from dptrace.readers.discovery import Sources, assign_ranks, find, raise_unless_left_out, without_errors
+from dptrace.readers.discovery import Sources, assign_ranks, find, raise_unless_left_out, split_ranks, without_errors
 from dptrace.readers.source import Source, redact
 from dptrace.readers.storage import copied_files, file_identity
 from dptrace.run.run import Run
@@ -105,7 +105,7 @@ def _weight(source: Source) -> int:
     identity = file_identity(source)
     size = identity[1] if identity else _BYTES_PER_PROCESS
     assert isinstance(size, int)
-    return size if source.name.endswith(".gz") else size // 12
+    return size if source.whole().name.endswith(".gz") else size // 12
 
 
 def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: int) -> RankFile | DptraceError | Path:
@@ -136,8 +136,7 @@ def open_run(
     # Report an invalid pattern before a long read.
     communication_names((), read_options.comm_patterns)
     read_rules(read_options.phase_labels)
-    sources = find(paths)
-    results = _read_all(sources, read_options, progress)
+    sources, results = _read_all(find(paths), read_options, progress)
     _leave_out_cpus(sources, results, read_options.strict)
     files, left_out = without_errors(sources, results)
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
@@ -175,18 +174,23 @@ def open_run(
     )
 
 
-def _read_all(sources: Sources, read_options: ReadOptions, progress: Progress) -> dict[int, RankFile | DptraceError]:
-    """Read all files; what is equal in several is kept once."""
+def _read_all(
+    sources: Sources, read_options: ReadOptions, progress: Progress
+) -> tuple[Sources, dict[int, RankFile | DptraceError]]:
+    """Read all files, those of several ranks one rank at a time; what is equal in several is kept once."""
     results, share = dict[int, RankFile | DptraceError](), SharedValues()
     progress(0, len(sources.files), sources.files[0].name)
-    for index, result in read_files(sources.files, read_options):
-        if isinstance(result, DptraceError):
-            raise_unless_left_out(sources, index, result, read_options.strict)
-            results[index] = result
-        else:
-            results[index] = share(result)
-        progress(len(results), len(sources.files), sources.files[index].name)
-    return results
+    while unread := [index for index in range(len(sources.files)) if index not in results]:
+        for place, result in read_files([sources.files[index] for index in unread], read_options):
+            index = unread[place]
+            if isinstance(result, DptraceError):
+                raise_unless_left_out(sources, index, result, read_options.strict)
+                results[index] = result
+            else:
+                results[index] = share(result)
+            progress(len(results), len(sources.files), sources.files[index].name)
+        sources, results = split_ranks(sources, results)
+    return sources, results
 
 
 def _leave_out_cpus(sources: Sources, results: dict[int, RankFile | DptraceError], strict: bool) -> None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dptrace.core.files import STANDARD_INPUT, note_inputs, unreadable
 from dptrace.core.notes import Note
 from dptrace.core.units import listed, plural, sanitize
-from dptrace.errors import DptraceError, TraceError, UsageError
+from dptrace.errors import DptraceError, SeveralRanksError, TraceError, UsageError
 from dptrace.readers.formats import DATABASE_SUFFIXES, FORMATS, REPORT_SUFFIXES, TRACE_SUFFIXES, is_flight_dump
 from dptrace.readers.nsight_export import exported, is_database, is_export, sources_of
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
@@ -481,9 +481,37 @@ def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
 
 def raise_unless_left_out(sources: Sources, index: int, error: DptraceError, strict: bool) -> None:
     """Raise why a file can't be read if it is the only one or the user named it, or where *strict* allows no gap."""
+    if isinstance(error, SeveralRanksError):  # split_ranks lets them be read one by one
+        return
     alone = len(sources.files) == 1 or sources.files[index] in sources.named
     if strict or alone or error.exit_code != DptraceError.exit_code:
         raise error
+
+
+def split_ranks(
+    sources: Sources, found: Mapping[int, Value | DptraceError]
+) -> tuple[Sources, dict[int, Value | DptraceError]]:
+    """Replace each file that turned out to hold several ranks by a source for each of them, with a note.
+
+    Args:
+        found: what each file holds, by its index, or why it can't be read.
+
+    Returns:
+        The sources, and what was read of them, by their new index; the ranks of those files are not read yet.
+    """
+    files, named, notes = list[Source](), set(sources.named), list(sources.notes)
+    read = dict[int, Value | DptraceError]()
+    for index, file in enumerate(sources.files):
+        result = found[index]
+        if not isinstance(result, SeveralRanksError):
+            read[len(files)] = result
+            files.append(file)
+            continue
+        ranks = [file.of_rank(part) for part in result.parts]
+        files += ranks
+        named |= {*ranks} if file in named else set()
+        notes.append(str(result))
+    return replace(sources, files=tuple(files), named=frozenset(named), notes=tuple(notes)), read
 
 
 def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) -> tuple[list[Value], list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
 
@@ -94,6 +94,8 @@ class Source:
     """What is opened, if it differs from the address: a URL with credentials, an archive."""
     member: str = ""
     """The file's name within the archive at *place*."""
+    part: str = ""
+    """The rank to read of a file that holds several: ``rank 1``; the address ends with it, after a ``!``."""
 
     @classmethod
     def of(cls, file: Source | Path | str) -> Source:
@@ -109,9 +111,19 @@ class Source:
         """Return the source of a file in this archive."""
         return Source(f"{self.address}!{member}", self.place or self.address, member)
 
+    def of_rank(self, part: str) -> Source:
+        """Return the source of one rank in this file."""
+        return replace(self, address=f"{self.address}!{part}", place=self.container, part=part)
+
+    def whole(self) -> Source:
+        """Return the file, of which this source may be one rank."""
+        return replace(self, address=self.address.removesuffix(f"!{self.part}"), part="") if self.part else self
+
     @property
     def name(self) -> str:
         """The last part of the address."""
+        if self.part:
+            return f"{self.whole().name}!{self.part}"
         return PurePath(self.member).name if self.member else last_part(self.address)
 
     @property
@@ -149,4 +161,5 @@ class Source:
         if self.single_pass and not Path(self.address).is_dir():
             raise DptraceError(f"{self.address}: is a pipe, which other processes can't read; save it as a file.")
         whole = Source(os.path.abspath(self.container))
-        return whole.archive_member(self.member) if self.member else whole
+        whole = whole.archive_member(self.member) if self.member else whole
+        return whole.of_rank(self.part) if self.part else whole

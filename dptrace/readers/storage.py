@@ -48,6 +48,8 @@ def open_source(source: Source) -> AbstractContextManager[Any]:
         TraceError: the file or its archive is missing, a folder, damaged, encrypted or a bomb, or can't be read.
         MissingExtraError: the package for such URLs is not installed.
     """
+    if source.part:
+        return open_source(source.whole())
     if source.member:
         return _contents(source.outer()).opened(source)
     if source.remote:
@@ -68,6 +70,9 @@ def open_seekable(source: Source) -> BinaryIO:
 
 def file_identity(source: Source) -> tuple[str | int, ...] | None:
     """Return values that change with the file: path, size, times; None where they are unknown."""
+    if source.part:
+        whole = file_identity(source.whole())
+        return None if whole is None else (*whole, source.part)
     if source.member:
         outer = file_identity(source.outer())
         return None if outer is None else (*outer, source.member)

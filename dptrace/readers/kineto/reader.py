@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from dptrace.core.gpu import GpuProperties, properties_of
 from dptrace.core.intervals import Int64, median, unique
 from dptrace.core.notes import DEVICE, LENGTHS, RECORDS, Note
-from dptrace.core.units import plural, sanitize
-from dptrace.errors import TraceError
+from dptrace.core.units import plural, ranks_text, sanitize
+from dptrace.errors import SeveralRanksError, TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns import Columns, EventSink, with_global_ranks, with_gloo_groups
@@ -33,6 +33,7 @@ from dptrace.readers.trace import Category, Trace
 # Checks of one rank's events: impossible ones are dropped or shortened, and reported.
 
 _Read = TypeVar("_Read")
+Key = TypeVar("Key")
 _DAY = 86_400 * 10**9
 """Longer than any recording: Kineto keeps all of it in memory."""
 _LAST = 2**62
@@ -159,6 +160,8 @@ def read_into(
         TraceError: the file is missing, empty, of no known format, without a list of events, or of two processes.
     """
     metadata, why = Metadata(), ""
+    if source.part:
+        return _read_rank_into(source, columns)
     serial = PieceDecoder(columns) if decoder is None else decoder.serial
     for piece in pieces(source):
         if piece.last:
@@ -173,6 +176,53 @@ def read_into(
         return metadata, None
     end = f"{why}, after {{}} events; the job may have been killed while writing it."
     return metadata, Note(end, (f"{columns.events:,}",), source.name)
+
+
+def _read_rank_into(source: Source, columns: EventSink) -> tuple[Metadata, Note | None]:
+    """Do the same with the events of one rank of a file that holds several."""
+    from dptrace.readers.kineto.processes import EventsOfRank, metadata_of  # few files hold several
+
+    own = EventsOfRank(source, columns)
+    metadata, cut_off = read_into(source.whole(), own)
+    own.finish()
+    return metadata_of(metadata, own.rank), cut_off
+
+
+_PID = re.compile(r".*\d")
+_FEWEST_CALLS, _SHARE_OF_CALLS = 2, 0.05
+"""Calls of a process that is a rank, and their share of those of the busiest: a damaged event has some other id."""
+
+
+def busy_processes(calls: Mapping[Key, int]) -> list[Key]:
+    """Return the processes that may be ranks by their ids, numbers with or without a label, and number of calls."""
+    fewest = max(_FEWEST_CALLS, _SHARE_OF_CALLS * max(calls.values(), default=0))
+    return [pid for pid, count in calls.items() if count >= fewest and _PID.fullmatch(str(pid))]
+
+
+def refuse_several(source: Source, calls: Mapping[object, int]) -> None:
+    """Raise an error for a file that holds several ranks, by which they are read one by one.
+
+    Args:
+        calls: how much work each process launched, or how many operators it ran where none launched any.
+
+    Raises:
+        SeveralRanksError: it holds several ranks.
+        TraceError: it holds several processes and does not say which of them some work belongs to, or is a pipe.
+    """
+    processes = busy_processes(calls)
+    if source.part or len(processes) < 2:
+        return
+    if source.single_pass:
+        raise TraceError(
+            f"{source.address}: holds {len(processes)} processes, which are read one by one, and a pipe can be read "
+            "only once; save it as a file."
+        )
+    from dptrace.readers.kineto.processes import processes_of
+
+    found = processes_of(source)
+    if len(found.ranks) > 1:
+        text = f"holds {len(found.ranks)} processes, read as {ranks_text(found.ranks)} {found.how}."
+        raise SeveralRanksError(f"{source.name}: {text}", found.parts)
 
 
 def read_trace(
@@ -194,6 +244,7 @@ def read_trace(
 
     Raises:
         TraceError: the file was not written by torch.profiler, or no event in it can be read.
+        SeveralRanksError: it holds the events of several ranks.
         UsageError: a pattern is not a regular expression, or matches every name.
         DptraceError: one of the processes died.
     """
@@ -201,7 +252,7 @@ def read_trace(
     columns = (
         MemoryColumns() if memory else DetailedColumns() if detailed else OperatorColumns() if operators else Columns()
     )
-    parallel = jobs > 1 and type(columns) is Columns and is_worthwhile(source, jobs)
+    parallel = jobs > 1 and type(columns) is Columns and not source.part and is_worthwhile(source, jobs)
     with ParallelDecoder(source, columns, jobs) if parallel else nullcontext() as decoder:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
@@ -229,6 +280,7 @@ def _assemble(
 ) -> Trace:
     table = columns.take_arrays()
     rows = EventColumns(*table)
+    refuse_several(source, _calls_by_process(rows, columns))
     names = columns.names
     has_comm_args = np.zeros(len(rows.start), np.bool_)
     has_comm_args[list(columns.comm)] = True
@@ -340,6 +392,18 @@ def _lost_by_kineto(log: str) -> Iterator[Note]:
     if dropped := sum(int(found[1]) for found in _DROPPED.finditer(log)):
         text = f"Kineto dropped {{}} of the device (its own log): {rest}"
         yield Note(text, (plural(dropped, "record"),), kind=RECORDS)
+
+
+def _calls_by_process(rows: EventColumns, columns: Columns) -> dict[object, int]:
+    """Return how much work each process launched, or how many operators it ran where none launched any."""
+    calls = dict[object, int]()
+    for kind in (Category.LAUNCH, Category.CPU_OP):
+        of_thread = np.bincount(rows.thread[rows.category == kind]).tolist()
+        for pid, count in zip(columns.process_ids, of_thread, strict=False):
+            calls[pid] = calls.get(pid, 0) + count
+        if any(of_thread):
+            break
+    return calls
 
 
 def in_order(start: Int64, end: Int64) -> Int64:
