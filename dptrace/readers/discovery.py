@@ -8,7 +8,8 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from dptrace.core.notes import Note
 from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, SeveralRanksError, TraceError, UsageError
 from dptrace.readers.formats import DATABASE_SUFFIXES, FORMATS, REPORT_SUFFIXES, TRACE_SUFFIXES, is_flight_dump
-from dptrace.readers.nsight_export import exported, is_database, is_export, sources_of
+from dptrace.readers.nsight_export import exported, is_database, is_export, sources_of, work_in
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
 from dptrace.readers.storage import ARCHIVE_DAMAGE, COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
 
@@ -178,7 +179,8 @@ def find(paths: Sequence[str]) -> Sources:
 
     Raises:
         UsageError: no path, standard input together with others, or a file that is also the command's output.
-        DptraceError: a path does not exist, or a folder, an archive or a URL holds no traces.
+        DptraceError: a path does not exist, a folder, an archive or a URL holds no traces, or exports of Nsight Systems
+            are of several runs.
         MissingExtraError: the package for such URLs is not installed.
     """
     if not paths:
@@ -190,13 +192,14 @@ def find(paths: Sequence[str]) -> Sources:
     reports: list[str] = []
     notes: list[str] = []
     infos: list[dict[str, Any]] = []
+    exports: list[Source] = []
     run_file: Source | None = None
     for text in paths:
         try:
             found = _files_of_argument(text)
         except (OSError, ValueError, RuntimeError) as error:
             raise DptraceError(unreadable(redact(text)[:200], error)) from None
-        ranks = [rank for file in found.files for rank in _ranks_in(file)]
+        ranks = [rank for file in found.files for rank in _ranks_in(file, exports)]
         files += ranks
         named |= {*ranks} if found.named_individually else set()
         reports += [file.address for file in found.files if file.name.lower().endswith(REPORT_SUFFIXES)]
@@ -206,19 +209,58 @@ def find(paths: Sequence[str]) -> Sources:
             metadata, remarks = read_run_file(found.run_file)
             infos.append(metadata)
             notes += remarks
+    _refuse_other_runs(dict.fromkeys(exports))
     sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), _joined(infos), tuple(notes), run_file)
     note_inputs([*sources.local_files(), *reports])
     return sources
 
 
-def _ranks_in(file: Source) -> list[Source]:
-    """Return a source for each rank in a file; a report of Nsight Systems is exported first, where nsys is here."""
+def _ranks_in(file: Source, exports: list[Source]) -> list[Source]:
+    """Return a source for each rank in a file; a report of Nsight Systems is exported first, where nsys is here.
+
+    Args:
+        exports: the file is added to it if it is an export of Nsight Systems that can be read.
+    """
     if file.name.lower().endswith(REPORT_SUFFIXES):
         file = exported(file) or file
     try:
-        return sources_of(file) if is_database(file) else [file]
+        if not is_database(file):
+            return [file]
+        ranks = sources_of(file)
     except TraceError:  # reading it says why
         return [file]
+    exports.append(file)
+    return ranks
+
+
+_CLOCKS_AGREE = 60 * 10**9
+"""ns by which the clocks of two machines may differ."""
+_SAME_CLOCK = 10**9
+"""ns between the work of two processes of one run on one machine; another run takes longer to start."""
+
+
+def _refuse_other_runs(exports: Collection[Source]) -> None:
+    """Raise an error where the GPUs of one export of Nsight Systems worked before those of another: no run does that.
+
+    Raises:
+        DptraceError: it names both.
+    """
+    found = [(work, file) for file in exports if len(exports) > 1 and (work := work_in(file)) is not None]
+    for host in dict.fromkeys(work.host for work, _ in found):
+        on_host = [pair for pair in found if pair[0].host == host]
+        for pairs, apart in ((on_host, _SAME_CLOCK if host else _CLOCKS_AGREE), (found, _CLOCKS_AGREE)):
+            first, last = min(pairs, key=lambda pair: pair[0].end_ns), max(pairs, key=lambda pair: pair[0].begin_ns)
+            if last[0].begin_ns - first[0].end_ns > apart:
+                names = first[1].address, last[1].address
+                raise DptraceError(
+                    f"{names[0]} and {names[1]}: are of two runs, since the GPUs of the first worked until "
+                    f"{_utc(first[0].end_ns)} and those of the second from {_utc(last[0].begin_ns)}. Name the exports "
+                    f"of one run, or compare two: {shlex.join(['dptrace', 'diff', *names])}"
+                )
+
+
+def _utc(ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(ns // 10**9))
 
 
 def path_text(path: str | os.PathLike[str]) -> str:

@@ -18,10 +18,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -93,6 +94,39 @@ def sources_of(source: Source) -> list[Source]:
         return [source]
     named = [f"process {process}" + (f" on GPU {gpu}" if gpu >= 0 else "") for process, gpu in used]
     return [source.archive_member(name) for name in named]
+
+
+class Work(NamedTuple):
+    """When the GPUs of an export worked, on which machine."""
+
+    host: str
+    begin_ns: int
+    """Since the Unix epoch, as is the end."""
+    end_ns: int
+
+
+def work_in(source: Source) -> Work | None:
+    """Return when the GPUs of an export worked; None where it does not say, or can't be read, which reading tells."""
+    try:
+        return _work_in(source.container, file_identity(source.outer()))
+    except TraceError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _work_in(path: str, identity: object) -> Work | None:
+    with opened(Source(path)) as export:
+        times = [
+            times
+            for table in (KERNELS, GRAPHS, COPIES)
+            if {"start", "end"} <= export.tables.get(table, set())
+            for times in export.database.execute(f'SELECT min("start"), max("end") FROM "{table}"')
+            if isinstance(times[0], int) and isinstance(times[1], int)
+        ]
+        base, host = export.epoch_ns(), export.host_name()
+    if not (base and times):
+        return None
+    return Work(host, base + min(start for start, _ in times), base + max(end for _, end in times))
 
 
 def export_command(report: str, output: str = "") -> list[str]:

@@ -288,6 +288,44 @@ def test_files_of_several_machines_are_one_run(tmp_path: Path) -> None:
     assert [timeline.rank for timeline in run.timelines] == [0, 1, 2, 3]
 
 
+def _moved(path: Path, by_ns: int, host: str = "node0") -> None:
+    """Write an export of a capture that began later, on a machine of this name."""
+    file = training(ranks=2)
+    file.rows["TARGET_INFO_SESSION_START_TIME"] = [(EPOCH + by_ns,)]
+    file.rows["TARGET_INFO_SYSTEM_ENV"] = [("Hostname", host)]
+    file.write(path)
+
+
+SECOND = 10**9
+
+
+@pytest.mark.parametrize(("by_ns", "host"), [(10 * SECOND, "node0"), (3600 * SECOND, "node1"), (-3600 * SECOND, "")])
+def test_exports_of_two_runs_are_refused(by_ns: int, host: str, tmp_path: Path) -> None:
+    """The GPUs of one worked when those of the other had ended: the message names both, in a folder and named."""
+    training(ranks=2).write(tmp_path / "before.sqlite")
+    _moved(tmp_path / "after.sqlite", by_ns, host)
+
+    for paths in ([tmp_path], [tmp_path / "before.sqlite", tmp_path / "after.sqlite"]):
+        with pytest.raises(DptraceError, match=r"are of two runs.*dptrace diff") as raised:
+            dptrace.open(*paths, cache=False)
+        assert all(name in str(raised.value) for name in ("before.sqlite", "after.sqlite"))
+
+
+@pytest.mark.parametrize(("by_ns", "host"), [(SECOND // 2, "node0"), (30 * SECOND, "node1")])
+def test_exports_of_one_run_may_begin_apart(by_ns: int, host: str, tmp_path: Path) -> None:
+    """The clocks of two machines differ, and a process may start late."""
+    training(ranks=2).write(tmp_path / "node0.sqlite")
+    _moved(tmp_path / "node1.sqlite", by_ns, host)
+
+    assert (0, 1, 2, 3) == dptrace.open(tmp_path, cache=False).ranks
+
+
+@needs_real_traces
+def test_recordings_of_two_runs_in_a_folder_are_refused() -> None:
+    with pytest.raises(DptraceError, match="are of two runs"):
+        find([real("nsys")])
+
+
 def test_graphs_recorded_as_a_whole_are_compute(tmp_path: Path) -> None:
     """With a note on how to record their kernels."""
     file = training(ranks=1)
