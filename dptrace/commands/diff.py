@@ -114,9 +114,9 @@ def command(
 
     A LIMIT of --fail-if is 'FIGURE > +5%' or '> +2ms' (grew by more), '< -10%' (fell by more), '> 20ms' (in B),
     '> 30%' (of B's step). FIGURE is forward, backward, optimizer, other, exposed_comm, overlapped_comm,
-    exposed_memory, idle, wall, data_loading, allocator, synchronizing, host_bound, launch_latency, waiting, bubble,
-    exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only if the change is beyond noise, so that
-    a CI job does not fail by chance; with --fail-within-noise it always counts.
+    exposed_memory, idle, wall, data_loading, allocator, synchronizing, host_bound, launching, launch_latency,
+    waiting, bubble, unexplained, exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only if the
+    change is beyond noise, so that a CI job does not fail by chance; with --fail-within-noise it always counts.
 
     Exit codes: 0, 1 bad input, 2 wrong use, 3 a limit is exceeded.
 

@@ -41,7 +41,7 @@ from dptrace.version import __version__
 
 FOLDER = Path(".dptrace") / "baselines"
 """Where a project keeps its baselines, from the folder in which dptrace is started."""
-SCHEMA = 1
+SCHEMA = 2
 """Version of the file: the meaning of a name in it never changes."""
 _IN_USE = "in-use"
 """The file that names the baseline to compare with where none is named."""

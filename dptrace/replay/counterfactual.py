@@ -252,6 +252,9 @@ COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
     "unused_parameters": partial(
         _without_host_time, "no search for unused parameters", lambda t: t.parameter_search, False
     ),
+    "launching": partial(
+        _without_host_time, "no launching call longer than launches take", lambda t: t.launching, False
+    ),
     "launch_latency": lambda finding, context: NoStreamGaps(),
     "waiting": lambda finding, context: NoStreamWaits(),
     "copies": _no_copies,

@@ -174,6 +174,8 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
         parameter_search=EMPTY,
         actions=NO_ACTIONS,
         receiving=EMPTY,
+        launching=EMPTY,
+        depending=EMPTY,
     )
     order = np.argsort(start, kind="stable")
     # Operators of a collective's own thread are part of it, and have no task.

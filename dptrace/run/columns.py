@@ -159,7 +159,9 @@ def _cause(name: str, doc: str, heading: str) -> Column:
 
 
 _LATE = "the host launched late, by cause; missing where unknown"
+_LAUNCHING = "the host was still in the call that launches the work; missing where unknown"
 _IN_TIME = "idle although work was launched in time, by cause; missing where unknown"
+_UNEXPLAINED = "idle although work was launched in time, without a recorded reason; missing where unknown"
 IDLE = (
     *_PLACE,
     _STEP_OF_DEVICE,
@@ -167,9 +169,11 @@ IDLE = (
     _cause("allocator_ns", _LATE, "allo|cator"),
     _cause("synchronizing_ns", _LATE, "synchro|nizing"),
     _cause("host_bound_ns", _LATE, "host-|bound"),
+    _cause("launching_ns", _LAUNCHING, "launch|ing"),
     _cause("launch_latency_ns", _IN_TIME, "launch latency"),
     _cause("waiting_ns", _IN_TIME, "waiting"),
     _cause("bubble_ns", _IN_TIME, "bubble"),
+    _cause("unexplained_ns", _UNEXPLAINED, "unex|plained"),
     replace(_figure("idle_ns"), doc="idle time of the step, the sum of the causes; missing where unknown"),
 )
 assert tuple(column.name for column in IDLE[3:-1]) == CAUSES

@@ -31,6 +31,7 @@ from dptrace.timeline.collectives import (
     requested_collectives,
 )
 from dptrace.timeline.host_events import DeviceWork, host_activity
+from dptrace.timeline.launch_calls import late_starts
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Products, Timeline
 from dptrace.timeline.phase_labels import UNSAID, Work, label_notes, said_phases
 from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows, is_recomputed, phases, with_actions
@@ -202,7 +203,9 @@ def _on_gpus(
         recompute = (again & (kind == Kind.COMPUTE))[chosen]
         host = _host_of(trace, steps, launch[chosen], timeline)
         gpu = trace.gpus.get(int(device))
-        timelines.append(with_actions(trace, replace(timeline, recompute=recompute, host=host, gpu=gpu)))
+        launching, depending = late_starts(trace, events[chosen], launch[chosen])
+        timeline = replace(timeline, recompute=recompute, host=host, gpu=gpu, launching=launching, depending=depending)
+        timelines.append(with_actions(trace, timeline))
     if len(timelines) == 1:  # of several, operators do not say which one computes
         timelines[0] = replace(timelines[0], products=_products(trace, steps))
     return tuple(timelines)

@@ -296,6 +296,10 @@ class Timeline(msgspec.Struct, frozen=True):
     """The actions of a pipeline schedule on this device."""
     receiving: IntervalSet = EMPTY
     """When the host was in a receive of a pipeline, in ns."""
+    launching: IntervalSet = EMPTY
+    """When work was awaited whose launching call still ran, longer than launches take, in ns."""
+    depending: IntervalSet = EMPTY
+    """When work was awaited that had been launched, after a call that lets a stream wait for another, in ns."""
     gpu: GpuProperties | None = None
     """What the file records of the GPU; None on CPU, and where it records nothing."""
     host_name: str = ""

@@ -101,7 +101,7 @@ def test_a_baseline_can_not_be_taken_apart_or_lack_a_rank(tmp_path: Path) -> Non
     [
         lambda data: data.pop("recordings"),
         lambda data: data.update(recordings=[]),
-        lambda data: data.update(dptrace_baseline=2),
+        lambda data: data.update(dptrace_baseline=1),
         lambda data: data["recordings"][0].update(steps=["ProfilerStep#1"]),
         lambda data: data["recordings"][0].update(devices=[]),
         lambda data: data["recordings"][0]["devices"][0]["figures"].pop("wall_ns"),

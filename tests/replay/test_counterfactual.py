@@ -48,7 +48,7 @@ def test_these_kinds_have_a_change_that_only_shortens(run: dptrace.Run, kind: st
     assert (after.graph.edge.lag_ns <= model.graph.edge.lag_ns).all()
 
 
-@pytest.mark.parametrize("kind", ["bubble", "allocator", "data_loading", "unused_parameters", "recompute"])
+@pytest.mark.parametrize("kind", ["bubble", "allocator", "data_loading", "launching", "unused_parameters", "recompute"])
 def test_what_a_run_does_not_have_has_a_reason(run: dptrace.Run, kind: str) -> None:
     """A job without such calls, and schedules that a replay keeps, have no counterfactual."""
     found = counterfactual(Finding(kind, "", "", 1, 0.1), GainContext(run, run.replay.model))

@@ -25,9 +25,11 @@ _LOOKS: dict[Part | str, tuple[str, str, str, str]] = {
     "allocator_ns": ("#4E3628", "#FFFFFF", "#907265", "#000000"),
     "synchronizing_ns": ("#92884A", "#000000", "#E5D69E", "#000000"),
     "host_bound_ns": ("#A43F00", "#FFFFFF", "#DE741F", "#000000"),
+    "launching_ns": ("#520CA9", "#FFFFFF", "#ADE417", "#000000"),
     "launch_latency_ns": ("#3D7F6B", "#FFFFFF", "#5AAFA2", "#000000"),
     "waiting_ns": ("#3A4757", "#FFFFFF", "#DFE3E8", "#000000"),
     "bubble_ns": ("#CA689A", "#000000", "#EE9AEE", "#000000"),
+    "unexplained_ns": ("#110A18", "#FFFFFF", "#5A8189", "#000000"),
 }
 """Parts, overlapped communication and causes of idle time: the color and the color of text on it on a light page, then
 the same two on a dark page. ``python -m benchmarks.palette`` prints what the tests hold: text has a contrast of at
@@ -66,6 +68,7 @@ _PATTERNS: dict[Part | str, str] = {
     "data_loading_ns": "back",
     "allocator_ns": "dots",
     "synchronizing_ns": "bars",
+    "launching_ns": "hatch",
     "launch_latency_ns": "rails",
 }
 PATTERNS: dict[str, str] = {color: pattern for look, pattern in _PATTERNS.items() for color in _LOOKS[look][::2]}

@@ -18,8 +18,9 @@ _MOST, _MOST_OF_GPU = 2_000, 60
 """Named gaps of a page, and of one of its GPUs, at most: the longest ones."""
 _DEVICE = {
     cause_category("launch_latency_ns"): "launch latency",
-    cause_category("waiting_ns"): "waiting for another stream or a copy",
+    cause_category("waiting_ns"): "waiting for another stream",
     cause_category("bubble_ns"): "pipeline bubble",
+    cause_category("unexplained_ns"): "not explained by what is recorded",
 }
 """Causes that are not the host's."""
 

@@ -37,7 +37,7 @@ __all__ = ["DETECTORS", "Finding", "findings"]
 # Let no nanosecond count in two findings: what a detailed finding explains is taken from the general one.
 
 _PARTS_OF_EXPOSED = ("small_messages", "first_bucket", "low_bandwidth", "slow_collectives")
-_PARTS_OF_BUBBLE = ("waiting", "host_bound", "launch_latency")
+_PARTS_OF_BUBBLE = ("waiting", "host_bound", "launching", "launch_latency")
 """Idle time that a pipeline's schedule explains before anything else does, besides its messages."""
 
 

@@ -45,6 +45,7 @@ HOST_CAUSES = {
     "allocator_ns": (HostCause.ALLOCATOR,),
     "synchronizing_ns": (HostCause.SYNCHRONIZING,),
     "host_bound_ns": (HostCause.OPERATOR, HostCause.PYTHON, HostCause.NOTHING_RECORDED, HostCause.PASSIVE),
+    "launching_ns": tuple(HostCause),
 }
 """What the host did in idle time of a cause; causes without host activity are missing."""
 
@@ -211,6 +212,7 @@ class _IdleKind(msgspec.Struct, frozen=True):
     """Instead, where torch.compile is in use."""
 
 
+_PIN_ADVICE = "Copy from and to pinned memory with non_blocking=True: the call stages pageable memory itself."
 _IDLE = (
     _IdleKind(
         "data_loading_ns",
@@ -242,6 +244,13 @@ _IDLE = (
         "graphs; no print or logging in the loop.",
     ),
     _IdleKind(
+        "launching_ns",
+        "launching",
+        "GPUs are idle while the host is still in the call that launches their next work",
+        "Warm up before you measure, since the first launch of a kernel loads or compiles it; "
+        f"on CUDA, CUDA_MODULE_LOADING=EAGER loads all at the start. {_PIN_ADVICE}",
+    ),
+    _IdleKind(
         "launch_latency_ns",
         "launch_latency",
         "GPUs are idle in short gaps between kernels that were launched in time",
@@ -251,8 +260,8 @@ _IDLE = (
     _IdleKind(
         "waiting_ns",
         "waiting",
-        "GPUs are idle although work was launched: it waits for another stream or a copy",
-        "Find what the streams wait for: copies without pinned memory, or events recorded late.",
+        "GPUs are idle although work was launched: its stream was told to wait for another",
+        "Find what the streams wait for: events recorded late, callbacks on the host, or another GPU.",
     ),
     _IdleKind(
         "bubble_ns",
@@ -361,6 +370,9 @@ def _where(
     if cause == "unrecorded_ns":
         return _pauses_text(device, when, rank), []
     looked_at = subtract(device.host_gaps, when) if cause == "host_bound_ns" else device.host_gaps
+    if cause == "launching_ns":
+        bounds = device.timeline.windows.bounds
+        looked_at = intersect(device.timeline.launching, (bounds[:1], bounds[-1:]))
     gaps = longest_gaps(device, cause, looked_at, total_ns, left.explained[number])
     return gaps_text(gaps, rank) or main_activity(device, cause, looked_at), gaps
 
@@ -368,6 +380,8 @@ def _where(
 def _advice(context: FindingContext, idle_kind: _IdleKind, gaps: Sequence[Gap]) -> str:
     if idle_kind.kind == "allocator":
         return allocator_advice(context.metadata)
+    if idle_kind.kind == "launching" and gaps and "emcpy" in gaps[0].label.what:
+        return _PIN_ADVICE
     usual = (context.is_compiled and idle_kind.advice_if_compiled) or idle_kind.advice
     return _ADVICE_ON_GAPS.get(gaps[0].label.cause, usual) if idle_kind.kind == "host_bound" and gaps else usual
 

@@ -46,6 +46,7 @@ from dptrace.core.notes import (
     RECORDS,
     SUMS,
 )
+from dptrace.timeline.launch_calls import LAUNCH_NS
 from dptrace.timeline.model import UNKNOWN, HostCause, Kind, Phase, Timeline
 
 _WORDS = {
@@ -386,27 +387,28 @@ def by_kind(splits: Sequence[Split]) -> tuple[KindFigures, ...]:
 #
 # ::
 #
-#     host      ░░░ DataLoader ░░░ launch b          launch c, d
-#     GPU     a ██                      ██ b      c ██      ██ d
-#               └──── host late ───────┘└─ late ─┘  └waiting┘
-#                  data loading, then host-bound
+#     host      ░░░ DataLoader ░░░ launch b         launch c ▒▒▒▒▒▒▒▒    wait, launch d
+#     GPU     a ██                          ██ b                     ██ c                          ██ d
+#                 └── host late ───┘└ late ┘  └────┘└── launching ──┘  └──────┘└──── waiting ─────┘
+#               data loading, then host-bound
 
 _CAUSE_WORDS = {
     "data_loading_ns": "data loading",
     "allocator_ns": "allocator",
     "synchronizing_ns": "synchronizing",
     "host_bound_ns": "host-bound",
+    "launching_ns": "launching",
     "launch_latency_ns": "launch latency",
     "waiting_ns": "waiting",
     "bubble_ns": "pipeline bubble",
+    "unexplained_ns": "unexplained",
 }
 CAUSES = tuple(_CAUSE_WORDS)
 """The host waited in a DataLoader's next; in a call that allocates or frees memory; in a call that synchronizes with
-the device; the host was late for another reason; the work was launched in time and began within launch latency; it was
-launched in time and waited for another stream's event or a copy; a pipeline stage waited for another."""
+the device; the host was late for another reason; it was still in the call that launches the work; the work was launched
+in time and began within launch latency; its stream was told to wait for another; a pipeline stage waited for another;
+it was launched in time, and nothing that is recorded says why it began later."""
 
-_LATENCY_NS = 20_000
-"""A kernel launched in time on a free stream starts within this; launches take 3 to 15 µs on GPUs since 2016."""
 _LONG_NS = 50_000
 """Shortest gap that is kept to be named."""
 
@@ -436,27 +438,32 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     gaps = subtract(window, union_all(part_intervals))
     launched = _launched(timeline, gaps)
     host_gaps = _some((gaps[0], launched), launched > gaps[0])
-    short = gaps[1] - launched <= _LATENCY_NS
-    latency, waiting = (_some((launched, gaps[1]), (launched < gaps[1]) & chosen) for chosen in (short, ~short))
+    after = _some((launched, gaps[1]), launched < gaps[1])
+    launching = intersect(after, timeline.launching)
+    after = subtract(after, launching)
+    short = after[1] - after[0] <= LAUNCH_NS
+    latency, late = _some(after, short), _some(after, ~short)
     loading = intersect(host_gaps, timeline.data_loading)
     rest = subtract(host_gaps, loading)
-    bubble = _bubble(timeline, rest, waiting)
-    rest = subtract(rest, bubble)
+    bubble = _bubble(timeline, rest, late)
+    rest, late = subtract(rest, bubble), subtract(late, bubble)
     allocator = intersect(rest, timeline.host.intervals(HostCause.ALLOCATOR))
     synchronizing = intersect(rest, timeline.host.intervals(HostCause.SYNCHRONIZING))
     host = subtract(rest, union_all([allocator, synchronizing]))
-    sets = (loading, allocator, synchronizing, host, latency, subtract(waiting, bubble), bubble)
+    waiting = intersect(late, timeline.depending)
+    unexplained = subtract(late, waiting)
+    sets = (loading, allocator, synchronizing, host, launching, latency, waiting, bubble, unexplained)
     causes = {name: np.diff(covered(part, bounds)) for name, part in zip(CAUSES, sets, strict=True)}
     return Idle(
         causes, gaps, dict(zip(CAUSES, sets, strict=True)), _some(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS)
     )
 
 
-def _bubble(timeline: Timeline, late: IntervalSet, waiting: IntervalSet) -> IntervalSet:
+def _bubble(timeline: Timeline, host: IntervalSet, late: IntervalSet) -> IntervalSet:
     """Return the idle time caused by the pipeline's schedule.
 
-    This is host lateness spent in a receive, and waiting between the actions of a step: after the first was called and
-    outside all of them.
+    This is host lateness spent in a receive, and late starts between the actions of a step: after the first was called
+    and outside all of them.
     """
     actions = timeline.actions
     if not len(actions):
@@ -467,7 +474,7 @@ def _bubble(timeline: Timeline, late: IntervalSet, waiting: IntervalSet) -> Inte
         np.minimum.reduceat(actions.called_ns[order], starts), np.maximum.reduceat(actions.end_ns[order], starts)
     )
     between = subtract(schedule, union(actions.start_ns, actions.end_ns))
-    return union_all([intersect(late, timeline.receiving), intersect(waiting, between)])
+    return union_all([intersect(host, timeline.receiving), intersect(late, between)])
 
 
 def _some(intervals: IntervalSet, chosen: NDArray[np.bool_]) -> IntervalSet:

@@ -21,6 +21,7 @@ from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.model import TaskKind
 from dptrace.timeline.collectives import enqueuing_operator, last_enclosing, launches, outermost
 from dptrace.timeline.host_calls import SecondPass
+from dptrace.timeline.launch_calls import WAIT_CALL
 from dptrace.timeline.steps import cpu_steps
 
 # Recorded synchronizations: which stream a call lets wait for which, where CUPTI was asked to say so.
@@ -98,8 +99,6 @@ def read_sync_events(source: Source) -> SyncEvents:
 
 NO_CALL = -1
 """Launch of an interval whose launching call is not in the file."""
-WAIT_CALL = re.compile(r"(cuda|hip|cu)StreamWaitEvent(_ptsz)?$")
-"""Calls that let a stream wait for another."""
 _POLLING = re.compile(r"(cuda|hip)EventQuery$")
 """The calls of NCCL's watchdog, whose thread nothing waits for."""
 

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, mask_of, median, unique
-from dptrace.replay.graph.events import NOT_RECORDED, WAIT_CALL, HostEvents, RankEvents, previous_in_group
+from dptrace.replay.graph.events import NOT_RECORDED, HostEvents, RankEvents, previous_in_group
 from dptrace.replay.graph.model import EdgeKind, Edges
+from dptrace.timeline.launch_calls import WAIT_CALL
 
 # The device side of one process: what follows what on a stream, what launched it, and the lags of both.
 

@@ -104,19 +104,33 @@ def test_gradients_that_go_one_by_one_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "launch", "loading"), [("host_bound", 60, None), ("data_loading", 60, (45, 60)), ("waiting", 1, None)]
+    ("kind", "launch", "seen"),
+    [
+        ("host_bound", 60, ""),
+        ("data_loading", 60, "data_loading"),
+        ("launching", 1, "launching"),
+        ("waiting", 1, "depending"),
+    ],
 )
-def test_idle_time_is_reported_by_cause(kind: str, launch: int, loading: tuple[int, int] | None) -> None:
+def test_idle_time_is_reported_by_cause(kind: str, launch: int, seen: str) -> None:
     """A gap of 20 ms on one of two ranks costs 10 ms on the mean GPU, and the worse rank is named."""
     gap = step(0, gap=(40, 60)).build()
-    spans = tuple(np.array([edge * MS]) for edge in loading) if loading else gap.data_loading
-    gap = replace(gap, launch_ns=np.array([0, launch * MS]), data_loading=spans)
+    spans = {seen: (np.array([(45 if seen == "data_loading" else 40) * MS]), np.array([60 * MS]))} if seen else {}
+    gap = replace(gap, launch_ns=np.array([0, launch * MS]), **spans)
     found = {finding.kind: finding for finding in findings_of(gap, step(1).build())}
 
     assert kind in found
     assert found[kind].cost_ns == (7.5 if kind == "data_loading" else 10) * MS
     assert "most on rank 0" in found[kind].text
     assert "ProfilerStep#0" == found[kind].evidence["step"]
+
+
+def test_idle_time_that_nothing_explains_is_no_finding() -> None:
+    """There is nothing to advise, and nothing that a step would gain."""
+    gap = replace(step(0, gap=(40, 60)).build(), launch_ns=np.array([0, 1 * MS]))
+
+    assert 20 * MS == figures_of(gap).idle_causes["unexplained_ns"].sum()
+    assert () == findings_of(gap, step(1).build())
 
 
 @pytest.mark.parametrize("name", ["gemm", "triton_poi_fused_gelu_0"])

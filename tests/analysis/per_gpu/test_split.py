@@ -19,7 +19,7 @@ from dptrace.analysis.per_gpu.split import (
     partition,
     split,
 )
-from dptrace.core.intervals import IntervalSet, union
+from dptrace.core.intervals import IntervalSet, subtract, union
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Actions, HostActivity, HostCause, HostLabel, Phase, Timeline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
@@ -125,16 +125,33 @@ def launched(timeline: Timeline, *times: int) -> Timeline:
     return replace(timeline, launch_ns=np.array(times, np.int64))
 
 
+def one(start: int, end: int) -> IntervalSet:
+    return np.array([start]), np.array([end])
+
+
 def causes(timeline: Timeline) -> dict[str, list[int]]:
     return {name: values.tolist() for name, values in idle(timeline).causes.items() if values.any()}
 
 
 def test_each_gap_has_the_cause_that_its_end_shows() -> None:
-    """A gap is the host's until the launch of its end; then it is launch latency, or waiting where it is longer."""
+    """A gap is the host's until the launch of its end; then it is launch latency, or unexplained where it is longer."""
     build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 100_010).compute(100_020, 200_000)
     timeline = launched(build.compute(290_000, 300_000).build(), 0, 5, 6, 250_000)
 
-    assert {"waiting_ns": [139_990], "launch_latency_ns": [10], "host_bound_ns": [50_000]} == causes(timeline)
+    expected = {"launch_latency_ns": [10], "host_bound_ns": [50_000]}
+    assert expected | {"unexplained_ns": [139_990]} == causes(timeline)
+
+    timeline = replace(timeline, launching=one(40_000, 70_000), depending=one(60_000, 100_000))
+    named = {"launching_ns": [30_000], "waiting_ns": [30_000], "unexplained_ns": [39_990 + 40_000]}
+    assert expected | named == causes(timeline)
+
+
+def test_what_a_slow_call_leaves_of_a_launch_is_its_latency() -> None:
+    """Work that begins within 20 µs after its launching call returned waited for nothing else."""
+    timeline = launched(TimelineBuilder(bounds=(0, 200_000)).compute(0, 10_000).compute(95_000, 200_000).build(), 0, 5)
+    timeline = replace(timeline, launching=one(10_000, 80_000), depending=one(10_000, 95_000))
+
+    assert {"launching_ns": [70_000], "launch_latency_ns": [15_000]} == causes(timeline)
 
 
 def test_work_from_before_the_recording_was_not_late() -> None:
@@ -159,7 +176,9 @@ def test_waiting_between_the_actions_of_a_pipeline_is_its_bubble() -> None:
     timeline = launched(build.build(), 0, 0, 0, 0)
     actions = ((25_000, 50_000, 200_000), (30_000, 300_000, 350_000))
 
-    assert {"waiting_ns": [250_000]} == causes(timeline)
+    assert {"unexplained_ns": [250_000]} == causes(timeline)
+    assert {"unexplained_ns": [125_000], "bubble_ns": [125_000]} == causes(acted(timeline, *actions))
+    timeline = replace(timeline, depending=one(0, 500_000))
     assert {"waiting_ns": [125_000], "bubble_ns": [125_000]} == causes(acted(timeline, *actions))
 
 
@@ -167,8 +186,7 @@ def test_a_host_in_a_receive_is_the_pipeline_s_bubble() -> None:
     """Only host lateness counts, only in a run with a pipeline, and data loading takes precedence."""
     build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 100_000).compute(200_000, 300_000)
     timeline = launched(build.build(), 0, 190_000)
-    one = (np.array([50_000]), np.array([160_000]))
-    timeline = replace(timeline, receiving=one, data_loading=(np.array([100_000]), np.array([110_000])))
+    timeline = replace(timeline, receiving=one(50_000, 160_000), data_loading=one(100_000, 110_000))
 
     latency = {"launch_latency_ns": [10_000]}
     assert {"data_loading_ns": [10_000], "host_bound_ns": [80_000]} | latency == causes(timeline)
@@ -209,6 +227,36 @@ def test_every_nanosecond_of_idle_has_one_cause(
         assert [expected[low:high].count(name) for name in CAUSES] == [int(found.causes[name][step]) for name in CAUSES]
     assert split(timeline).figures["idle_ns"].tolist() == sum(found.causes.values()).tolist()  # type: ignore[union-attr]
     assert sum(map(bool, expected)) == sum(int((ends - starts).sum()) for starts, ends in found.sets.values())
+
+
+@pytest.mark.heavy
+@given(rows, idle_spans, idle_spans, idle_spans, st.booleans())
+def test_causes_of_long_gaps_add_up_to_idle_time(
+    rows: list[tuple[int, int, int, int]],
+    launching: list[tuple[int, int]],
+    depending: list[tuple[int, int]],
+    receives: list[tuple[int, int]],
+    staged: bool,
+) -> None:
+    """In µs: whatever calls show, each nanosecond has one cause, and one that is said only where it was seen."""
+    build = TimelineBuilder(bounds=(0, 50_000, 100_000))
+    rows = sorted(rows, key=lambda row: (row[0], row[0] + row[1]))
+    for start, length, *_ in rows:
+        build.compute(1_000 * start, 1_000 * (start + length))
+    timeline = launched(build.build(), *(1_000 * row[3] for row in rows))
+    sets = {"launching": thousandfold(launching), "depending": thousandfold(depending)}
+    timeline = replace(acted(timeline, (0, 0, 1)) if staged else timeline, receiving=thousandfold(receives), **sets)
+    found = idle(timeline)
+
+    assert split(timeline).figures["idle_ns"].tolist() == sum(found.causes.values()).tolist()  # type: ignore[union-attr]
+    assert all((values >= 0).all() for values in found.causes.values())
+    for name, seen in (("launching_ns", timeline.launching), ("waiting_ns", timeline.depending)):
+        assert 0 == len(subtract(found.sets[name], seen)[0])
+
+
+def thousandfold(spans: list[tuple[int, int]]) -> IntervalSet:
+    starts, ends = as_set(spans)
+    return 1_000 * starts, 1_000 * ends
 
 
 def busy_host(doing: list[HostCause]) -> HostActivity:

@@ -120,12 +120,13 @@ class Truth:
         place = int(np.searchsorted(starts, time, "right")) - 1
         _, what, ns = main_activity(self.run.timelines[track].host.spent(int(starts[place]), int(ends[place])))
         texts = {what, what.split(" in ")[0]}
-        for cause in ("launch_latency_ns", "waiting_ns", "bubble_ns"):
+        for cause in ("launch_latency_ns", "waiting_ns", "bubble_ns", "unexplained_ns"):
             within = int(
                 np.diff(covered(idle(self.run.timelines[track]).sets[cause], np.array([starts[place], ends[place]])))[0]
             )
             if 2 * within > ends[place] - starts[place]:
-                texts, ns = {FIGURE_WORDS[cause], f"{FIGURE_WORDS[cause]} for another stream or a copy"}, within
+                texts, ns = {FIGURE_WORDS[cause], f"{FIGURE_WORDS[cause]} for another stream"}, within
+                texts |= {"not explained by what is recorded"} if cause == "unexplained_ns" else set()
         return texts | {f"{one} · {duration(ns)}" for one in texts}
 
     def _kernel(self, text: str, track: int, begin: float, end: float) -> bool:

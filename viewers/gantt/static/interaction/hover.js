@@ -16,9 +16,11 @@ const CAUSES = {
   "Idle: allocator": "the host allocated or freed memory",
   "Idle: synchronizing": "the host waited for the device before it launched the next kernel",
   "Idle: host-bound": "the host launched the next kernel too late",
+  "Idle: launching": "the host was still in the call that launches the next kernel",
   "Idle: launch latency": "the next kernel was launched in time; this is the latency of its launch",
-  "Idle: waiting": "the next kernel was launched in time, but waited for a copy or another stream",
+  "Idle: waiting": "the next kernel was launched in time, but its stream was told to wait for another",
   "Idle: pipeline bubble": "the pipeline schedule had no work for this stage",
+  "Idle: unexplained": "the next kernel was launched in time; nothing that is recorded says why it began later",
 };
 
 export class Hover {
