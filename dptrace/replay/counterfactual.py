@@ -199,7 +199,9 @@ def _without_host_time(
 def _busy(idle_cause: str, timeline: Timeline) -> IntervalSet:
     """Return when a host did what idle time of a cause comes from."""
     busy = subtract(timeline.host.intervals(*HOST_CAUSES[idle_cause]), timeline.data_loading)
-    return subtract(busy, pauses(timeline)) if idle_cause == "host_bound_ns" else busy
+    if idle_cause == "host_bound_ns":
+        busy = subtract(subtract(busy, pauses(timeline)), timeline.launching)
+    return busy
 
 
 def _smaller_first_bucket(finding: Finding, context: GainContext) -> Change | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding
+from dptrace.core.intervals import IntervalSet
 from dptrace.errors import DptraceError
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.gains import Measurer
@@ -21,6 +23,7 @@ from dptrace.replay.transforms.change import (
     ShorterTasks,
     host_time,
 )
+from dptrace.timeline.model import Timeline
 from tests.support.compute_files import ComputeFile, inputs
 from tests.support.replay_files import job_rank
 
@@ -103,6 +106,23 @@ def test_time_of_one_cause_goes(hidden: dptrace.Run) -> None:
 
     assert 4 * -5_000_000 == int(lags.sum())
     assert 0 == gain_of(hidden, loading)
+
+
+def test_what_hosts_do_before_the_first_step_is_kept(run: dptrace.Run) -> None:
+    """It is no part of a step, so a step gains nothing without it."""
+
+    def since(before_ns: int, timeline: Timeline) -> IntervalSet:
+        first = timeline.host.step_ns[:1]
+        return first - before_ns, first + 1_000_000
+
+    model = run.replay.model
+    long, short = (host_time(model, "nothing", partial(since, before_ns)) for before_ns in (10**9, 0))
+    assert long is not None
+    assert short is not None
+    assert long.when == short.when
+    assert (
+        host_time(model, "nothing", lambda timeline: (timeline.host.step_ns[:1] - 9, timeline.host.step_ns[:1])) is None
+    )
 
 
 # What findings on compute would gain, on steps that the device sets.

@@ -188,9 +188,7 @@ def test_findings_stay_where_a_replay_does_not_know_their_gain() -> None:
     found = with_gains(run).cross_rank.findings
 
     assert [one.text for one in run.cross_rank.findings] == [one.text for one in found]
-    assert all(
-        one.gain is not None and one.gain.ns is None and "no recorded reason" in one.gain.reason for one in found
-    )
+    assert all(one.gain is not None and one.gain.ns is None and "unexplained" in one.gain.doubts for one in found)
 
 
 def test_what_is_said_of_the_replay_of_one_step_is_that_of_a_step() -> None:

@@ -124,6 +124,27 @@ def only_explained(found: Mapping[str, int]) -> dict[str, int]:
     return {name: us for name, us in found.items() if name in EXPLAINED}
 
 
+@pytest.mark.parametrize("call_us", [5, 4_000])
+def test_a_step_would_gain_what_its_launching_calls_take_too_long(call_us: int, tmp_path: Path) -> None:
+    """Of four steps of 10 ms; the replay lets a kernel begin as its call returns."""
+    file = Planted()
+    file.events.clear()
+    for at in range(0, 40_000, 10_000):
+        file.label(f"ProfilerStep#{at}", at, at + 10_000).op("aten::mm", at + 10, at + 9_000)
+        file.work(at + 10, at + 10 + call_us, at + 13 + call_us, at + 3_000 + call_us)
+        file.work(at + 7_000, at + 7_005, at + 7_010, at + 9_900)
+        file.event("cuda_runtime", "cudaDeviceSynchronize", at + 7_010, at + 9_905)
+    run = dptrace.open(file.write(tmp_path / "t.json"), cache=False).with_gains()
+    found = {finding.kind: finding for finding in run.cross_rank.findings}
+
+    assert ("launching" in found) == (call_us > 20)
+    if call_us > 20:
+        gain = found["launching"].gain
+        assert gain is not None
+        assert 1_000 * call_us == found["launching"].cost_ns == pytest.approx(gain.ns, rel=0.01)
+        assert "CUDA_MODULE_LOADING=EAGER" in found["launching"].advice
+
+
 @pytest.mark.skipif(not FILES.exists(), reason="needs ../shared/inputs")
 @pytest.mark.parametrize(
     ("name", "launching", "unexplained"),

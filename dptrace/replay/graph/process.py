@@ -262,7 +262,7 @@ def build_process(
     built = ProcessTasks(*_columns(events, host, device, blocking), edges.table())
     # Only the edges needed these.
     host = replace(host, of_call=EMPTY[0], of_operator=EMPTY[0], operator=EMPTY[0].astype(np.int32))
-    device = replace(device, previous=EMPTY[0], latency_ns=EMPTY[0])
+    device = replace(device, previous=EMPTY[0], latency_ns=EMPTY[0], after_ns=EMPTY[0])
     return Process(
         events.on_cpu, host, device, blocking, waits, hidden, names, events.step_names, first_task, placed
     ), built

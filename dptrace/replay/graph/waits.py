@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import EMPTY, Int64, mask_of, median, unique
 from dptrace.replay.graph.events import NOT_RECORDED, HostEvents, RankEvents, previous_in_group
 from dptrace.replay.graph.model import EdgeKind, Edges
-from dptrace.timeline.launch_calls import WAIT_CALL
+from dptrace.timeline.launch_calls import LAUNCH_NS, WAIT_CALL
 
 # The device side of one process: what follows what on a stream, what launched it, and the lags of both.
 
@@ -44,6 +44,9 @@ class DeviceOrder(msgspec.Struct, frozen=True):
     """The interval before it on its stream, or -1."""
     latency_ns: Int64
     """From the start of the launching call to the start of an interval whose stream is idle: the median of its API."""
+    after_ns: Int64
+    """From the return of the launching call to the start of an interval that began only then, on a free stream, since
+    the call took longer than launches do; else -1."""
     gap_ns: int
     """Between neighbors that wait in a stream's queue."""
 
@@ -75,8 +78,9 @@ class DeviceOrder(msgspec.Struct, frozen=True):
             calls, tasks: tasks of the host events and of the intervals.
         """
         launched = np.flatnonzero(self.launched_by >= 0)
-        call = calls[self.launched_by[launched]]
-        edges.add(call, tasks[launched], self.latency_ns[launched], EdgeKind.LAUNCH, from_end=False)
+        call, after = calls[self.launched_by[launched]], self.after_ns[launched]
+        lag = np.where(after >= 0, after, self.latency_ns[launched])
+        edges.add(call, tasks[launched], lag, EdgeKind.LAUNCH, from_end=after >= 0)
         queued = np.flatnonzero(self.previous >= 0)
         before = self.previous[queued]
         graphs = np.fromiter(("GraphLaunch" in name for name in names), np.bool_, len(names))
@@ -103,6 +107,9 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
     idle = (~communication | events.on_cpu) & (launched_by >= 0) & (ended < call)
     behind = ~communication & (previous >= 0) & ((launched_by < 0) | (call + _CERTAINLY_QUEUED_NS < ended))
     api = np.where(launched_by >= 0, host.name[launched_by] if len(host) else 0, -1)
+    returned = np.where(launched_by >= 0, host.end_ns[launched_by] if len(host) else 0, 0)
+    slow = (returned - np.maximum(call, ended) > LAUNCH_NS) & (start >= returned - LAUNCH_NS) & (not events.on_cpu)
+    latency = _latency(api, start - call, idle & ~slow)
     return DeviceOrder(
         start_ns=start,
         end_ns=end,
@@ -111,7 +118,8 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
         communication=communication,
         launched_by=launched_by,
         previous=previous,
-        latency_ns=_latency(api, start - call, idle),
+        latency_ns=latency,
+        after_ns=np.where(slow, np.clip(start - returned, 0, latency), -1),
         gap_ns=mean_up_to((start - ended)[behind], _LONGEST_GAP_NS, US),
     )
 

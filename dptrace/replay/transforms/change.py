@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, IntervalSet, covered
+from dptrace.core.intervals import Int64, IntervalSet, covered, subtract
 from dptrace.core.patterns import matches
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError, UsageError
@@ -312,12 +312,17 @@ class HostTime(Change, frozen=True, eq=False):
 def host_time(
     model: Model, what: str, when: Callable[[Timeline], IntervalSet], *, waits: bool = False
 ) -> HostTime | None:
-    """Take out of a model what *when* gives on the clock of each process's first timeline; None if that is nothing."""
+    """Take out of a model what *when* gives on the clock of each process's first timeline; None if that is nothing.
+
+    What hosts do before the first step is kept, since it is no part of a step.
+    """
     clocks = model.run.cross_rank.clocks
     times: list[IntervalSet] = []
     for process in model.processes:
         number = process.timelines[0][0]
-        start, end = when(model.run.timelines[number])
+        timeline = model.run.timelines[number]
+        first = (timeline.host.step_ns if len(timeline.host.step_ns) else timeline.windows.bounds)[:1]
+        start, end = subtract(when(timeline), (np.full_like(first, np.iinfo(np.int64).min), first))
         times.append((clocks.align(number, start), clocks.align(number, end)))
     return HostTime(what, tuple(times), waits) if any(len(start) for start, _ in times) else None
 
