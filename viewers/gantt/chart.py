@@ -134,19 +134,33 @@ def why_unknown(run: Run) -> str:
     return "not all ranks of the collective are recorded, or they do not match"
 
 
-def unknown_waits(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64) -> list[list[int | str]]:
-    """Return the spans of steps in which a GPU's waiting is unknown: category, start, end, reason.
+def unknown_spans(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64) -> list[list[int | str]]:
+    """Return the spans of steps in which a figure of a GPU is unknown: category, start, end, reason.
 
     Args:
         steps: indices of the drawn ones among the GPU's steps.
         starts, ends: of these, on the chart.
     """
+    whole: list[list[int | str]] = [
+        [category, int(starts[0]), int(ends[-1]), why]
+        for name, why in run.splits[track].unknown.items()
+        if len(starts) and (category := _category_of(name)) is not None
+    ]
     if not (run.timelines[track].collective >= 0).any():
-        return []
+        return whole
     unknown = np.concatenate(([False], ~run.cross_rank.exposed_waits[track].known[steps], [False]))
     turns = np.flatnonzero(np.diff(unknown.astype(np.int8))).reshape(-1, 2).tolist()
     reason = why_unknown(run) or "no collective there is matched across ranks"
-    return [[WAITING, int(starts[first]), int(ends[last - 1]), reason] for first, last in turns]
+    return whole + [[WAITING, int(starts[first]), int(ends[last - 1]), reason] for first, last in turns]
+
+
+def _category_of(name: str) -> int | None:
+    """Return the category of a figure of a step or a cause of idle time; None for what the chart does not draw."""
+    if name in CAUSES:
+        return cause_category(name)
+    if name == "overlapped_comm_ns":
+        return OVERLAPPED
+    return next((int(part) for part in Part if f"{part.name.lower()}_ns" == name), None)
 
 
 def with_waiting_parts(parts: Segments, wait: ExposedWait, category: int) -> Segments:

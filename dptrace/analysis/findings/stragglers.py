@@ -97,12 +97,17 @@ def _outside_steps(context: FindingContext, group: DelayGroup) -> int:
     """
     matches, outside = context.across.matches, 0
     for device in {delay.device for delay in group.delays}:
-        own = [delay for delay in group.delays if delay.device == device and delay.cost_ns > 0]
         members, number = matches.device == device, int(context.device_of_match[device])
+        arrival = dict(zip(matches.instance[members].tolist(), matches.start_ns[members].tolist(), strict=True))
+        # Of some of the steps, a delay may have begun at a collective before them.
+        own = [
+            delay
+            for delay in group.delays
+            if delay.device == device and delay.cost_ns > 0 and delay.collectives[0] in arrival
+        ]
         if number < 0 or not own:
             continue
         bounds = context.devices[number].timeline.windows.bounds
-        arrival = dict(zip(matches.instance[members].tolist(), matches.start_ns[members].tolist(), strict=True))
         until = np.array([arrival[delay.collectives[0]] for delay in own], np.int64)
         order = np.argsort(until, kind="stable")
         lost = np.cumsum([round(own[i].cost_ns) for i in order])

@@ -436,6 +436,9 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     bounds = timeline.windows.bounds
     window: IntervalSet = (bounds[:1], bounds[-1:]) if len(bounds) and bounds[0] < bounds[-1] else (bounds[:0],) * 2
     gaps = subtract(window, union_all(part_intervals))
+    if CAUSES[0] in unknown_figures(timeline.lacks):
+        sets = dict.fromkeys(CAUSES, EMPTY) | {"unexplained_ns": gaps}
+        return Idle({name: np.diff(covered(part, bounds)) for name, part in sets.items()}, gaps, sets, EMPTY)
     launched = _launched(timeline, gaps)
     host_gaps = _some((gaps[0], launched), launched > gaps[0])
     after = _some((launched, gaps[1]), launched < gaps[1])
@@ -452,11 +455,10 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     host = subtract(rest, union_all([allocator, synchronizing]))
     waiting = intersect(late, timeline.depending)
     unexplained = subtract(late, waiting)
-    sets = (loading, allocator, synchronizing, host, launching, latency, waiting, bubble, unexplained)
-    causes = {name: np.diff(covered(part, bounds)) for name, part in zip(CAUSES, sets, strict=True)}
-    return Idle(
-        causes, gaps, dict(zip(CAUSES, sets, strict=True)), _some(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS)
-    )
+    parts = (loading, allocator, synchronizing, host, launching, latency, waiting, bubble, unexplained)
+    sets = dict(zip(CAUSES, parts, strict=True))
+    causes = {name: np.diff(covered(part, bounds)) for name, part in sets.items()}
+    return Idle(causes, gaps, sets, _some(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS))
 
 
 def _bubble(timeline: Timeline, host: IntervalSet, late: IntervalSet) -> IntervalSet:

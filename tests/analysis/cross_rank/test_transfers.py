@@ -416,7 +416,7 @@ def test_waits_are_divided_among_the_ranks_that_have_not_arrived(calls: list[lis
     assert {rank: found.get(rank, 0) for rank in expected} == pytest.approx(expected, abs=MS / 1_000)
 
 
-def test_sums_leave_unknown_waits_out() -> None:
+def test_sums_leave_unknown_spans_out() -> None:
     """They are None only where no wait is known."""
     waits = _run().cross_rank.exposed_waits
     (alone,) = waits_of(figures_of(_late(0, 20).build()))

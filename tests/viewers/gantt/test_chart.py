@@ -292,7 +292,7 @@ def test_the_row_of_phases_names_the_rank_that_is_waited_for() -> None:
     assert not together.name.any()
 
 
-def test_unknown_waits_are_not_divided() -> None:
+def test_unknown_spans_are_not_divided() -> None:
     """A rank is missing: the collective is exposed as a whole, and its wait unknown."""
     drawn = chart(late_run(30, size=2))
 

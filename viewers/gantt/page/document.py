@@ -32,7 +32,7 @@ from dptrace.run.notable_ranks import MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, drawn_headline
 from dptrace.viewers.base.page import Markup, bundle, page, static
-from dptrace.viewers.gantt.chart import Chart, chart, unknown_waits, why_unknown
+from dptrace.viewers.gantt.chart import Chart, chart, unknown_spans, why_unknown
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.gaps import named_gaps
 from dptrace.viewers.gantt.host import host_data, host_notes, kind_looks
@@ -199,7 +199,7 @@ def add_unknown(page_data: dict[str, Any], run: Run, gantt_chart: Chart) -> None
     """Add to each GPU of a page where its figures are unknown, and why."""
     for number, (data, track) in enumerate(zip(page_data["tracks"], gantt_chart.tracks, strict=True)):
         starts, ends = track.bounds_ns[:-1], track.bounds_ns[1:]
-        data["unknown"] = unknown_waits(run, number, np.arange(len(starts)), starts, ends)
+        data["unknown"] = unknown_spans(run, number, np.arange(len(starts)), starts, ends)
 
 
 def run_data(run: Run, gantt_chart: Chart) -> dict[str, Any]:

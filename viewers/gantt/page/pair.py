@@ -25,7 +25,7 @@ from dptrace.viewers.base.headline import Headline, drawn_headline, headline
 from dptrace.viewers.base.page import Markup, static
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
-from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart, unknown_waits, why_unknown
+from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart, unknown_spans, why_unknown
 from dptrace.viewers.gantt.gaps import named_gaps
 from dptrace.viewers.gantt.page.data import layout, rank_reasons, scene
 from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
@@ -150,7 +150,7 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
         page_data["tracks"][number]["ends"] = track.ends_ns.tolist()
         which = "AB".index(track.letter)
         one, own = aligned.runs[which], number - gantt_chart.strips[which].tracks[0]
-        spans = unknown_waits(one.run, own, one.step_index[own], track.bounds_ns[:-1], track.ends_ns)
+        spans = unknown_spans(one.run, own, one.step_index[own], track.bounds_ns[:-1], track.ends_ns)
         page_data["tracks"][number]["unknown"] = spans
     for which, strip in enumerate(page_data["strips"]):
         one, place = aligned.runs[which], aligned.place_ns[which]
