@@ -39,7 +39,7 @@ _DAY = 86_400 * 10**9
 _LAST = 2**62
 """146 years in ns, so that a sum with the clock's base fits 64 bits."""
 _SECOND = 10**9
-_LITTLE = 0.01
+_LITTLE = 0.05
 """Share of a device's time up to which events that were cut short do not limit figures."""
 _WITHIN = 3
 _NEAR = 8
