@@ -130,4 +130,4 @@ def test_words_are_those_of_the_case() -> None:
         "name one process group differently" in note for note in opened("b18b_pgname_differs")[0].cross_rank.notes
     )
     kinds = {kind for split in opened("b26_batched_p2p")[0].splits for kind in split.comm}
-    assert {"send_recv"} == kinds
+    assert {"all_reduce", "send_recv"} == kinds

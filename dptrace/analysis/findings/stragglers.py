@@ -80,9 +80,13 @@ class DelayGroup:
 def stragglers(context: FindingContext) -> list[Finding | Claim]:
     """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
     found: list[Finding | Claim] = []
+    gpus = len(context.devices)
     for group in grouped(context.across.stragglers.delays):
+        if any(context.device_of_match[delay.device] < 0 for delay in group.delays):
+            continue  # the late rank's own recording lacks something: it is not in the mean step
         # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
-        group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays) - _outside_steps(context, group)
+        lost = sum(delay.cost_ns * min(delay.group_size, gpus) for delay in group.delays)
+        group.gpu_ns = lost - _outside_steps(context, group)
         if group.cause not in _NO_FINDING and group.gpu_ns > 0:
             found += [claim for delay in group.delays if (claim := _claim(context, delay))]
             found.append(_finding(context, group))
