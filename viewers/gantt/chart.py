@@ -144,7 +144,8 @@ def unknown_spans(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64
     whole: list[list[int | str]] = [
         [category, int(starts[0]), int(ends[-1]), why]
         for name, why in run.splits[track].unknown.items()
-        if len(starts) and (category := _category_of(name)) is not None
+        # Compute whose phase is unknown is drawn as that.
+        if len(starts) and name != "other_ns" and (category := _category_of(name)) is not None
     ]
     if not (run.timelines[track].collective >= 0).any():
         return whole

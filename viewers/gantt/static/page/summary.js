@@ -142,7 +142,7 @@ export class Summary {
     else if (why && whole) add("waiting", "?", "waiting unknown", null);
     if (why && whole) box.lastChild.title = `Waiting is not known for all collectives: ${why}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
-    add("idle", percentOf(sum.parts[idle], sum.wall), "idle", sum.parts[idle]);
+    add("idle", percentOf(sum.parts[idle], sum.wall), this.scene.idleBound ? `idle, ${this.scene.idleBound}` : "idle", sum.parts[idle]);
     for (const [key, category] of Object.entries({ exposed, overlapped: this.scene.special.overlapped, idle }))
       if (sum.why[category]) box.querySelector(`[data-key=${key}]`).title = `Unknown, because ${sum.why[category]}.`;
     return box;
