@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import signal
 import sys
 from pathlib import Path
 
@@ -14,4 +16,9 @@ if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(__file__).resolve().parents[3])
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:
+        # Ctrl-C before the script begins: the traceback would show imports of dptrace's own.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
