@@ -29,7 +29,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import dptrace
-from dptrace.record.profiler import gloo_threads
+from dptrace.record.gloo import gloo_threads
 
 STEPS, ROUNDS, COMMON_S = 9, 3, 0.01
 

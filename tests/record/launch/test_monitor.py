@@ -98,6 +98,18 @@ def test_a_run_that_is_complete_at_the_end_of_the_training_is_no_run_of_a_job_th
     assert not request_path(run.staging, 1).exists()
 
 
+def test_a_run_whose_training_has_failed_is_no_run_of_a_job_that_goes_on(run: RunFolder) -> None:
+    reporter = SilentReporter()
+    monitor = Monitor(JOB, run, reporter)
+    for rank in (0, 1):
+        _beat(run, rank, 8)
+        _write(run, rank)
+    failure = {"rank": 1, "time_ns": time.time_ns(), "message": "ValueError: broken", "of_recorder": False}
+    write_json(run.staging / "rank1.failure.json", failure)
+    monitor.poll(os.getpid())
+    assert [(str(run.path), False)] == reporter.runs
+
+
 def test_with_stop_the_machines_that_share_a_folder_end_together(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
