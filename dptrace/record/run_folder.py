@@ -164,7 +164,7 @@ class RunFolder:
         target = self._numbered(self._target, number)
         if not target.exists() or (self._force and is_run_folder(target)):
             self._replace(files, target)
-            return self._numbered(self.path, number)
+            return self.numbered(number)
         if number == 1 and target.is_dir() and not {f.name for f in files.iterdir()} & set(os.listdir(target)):
             # run.json last: it marks the run as complete.
             for file in sorted(files.iterdir(), key=lambda file: file.name == RUN_FILE):
@@ -172,6 +172,10 @@ class RunFolder:
             files.rmdir()
             return self.path
         return self._rename(files, "run")
+
+    def numbered(self, number: int) -> Path:
+        """Return the folder of the job's run of this number."""
+        return self._numbered(self.path, number)
 
     def _numbered(self, path: Path, number: int) -> Path:
         return path if number == 1 else path.with_name(f"{path.name}-{number}")
@@ -484,7 +488,9 @@ def finish_for_launcher(staging: Path, launcher: int) -> None:
         if owner != f"{launcher} {platform.node()}":
             return  # another machine's launcher keeps the runs of all
     with suppress(OSError, ValueError):
-        kept = ", ".join(map(str, recover(run)))
+        numbers = sorted(int(marker.name.removeprefix("recorded")) for marker in staging.glob("recorded*"))
+        whole = [folder for folder in map(run.numbered, numbers) if (folder / RUN_FILE).exists()]
+        kept = ", ".join(map(str, whole + recover(run)))
         run.discard()
         what = f"what they had recorded is in {kept}" if kept else "no recorded step was left to keep"
         print(f"dptrace record was killed. Its ranks are ended; {what}.", file=sys.stderr)

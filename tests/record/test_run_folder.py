@@ -7,17 +7,21 @@ import os
 import platform
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dptrace.errors import DptraceError, UsageError
+from dptrace.record.messages import recorded_marker
 from dptrace.record.run_folder import (
     RunFolder,
     add_overhead,
     check_writable,
     checkpoint_steps,
+    finish_for_launcher,
     is_run_folder,
     kept_checkpoints_message,
     launch_metadata,
@@ -29,6 +33,24 @@ from dptrace.record.run_folder import (
     write_manifest,
 )
 from tests.support.recordings import recorded
+
+
+def test_a_killed_launcher_leaves_word_of_the_runs_that_are_complete(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder(tmp_path / "r")
+    run.begin(force=False)
+    run.path.mkdir()
+    (run.path / trace_name(0)).write_text("")
+    (run.path / "run.json").write_text("{}")
+    recorded_marker(run.staging, 1).touch()
+    with subprocess.Popen([sys.executable, "-c", ""]) as launcher:
+        launcher.wait()
+    (run.staging / "owner").write_text(f"{launcher.pid} {platform.node()}")
+
+    finish_for_launcher(run.staging, launcher.pid)
+    assert str(run.path) in capfd.readouterr().err
+    assert not run.staging.exists()
 
 
 def test_only_whole_checkpoints_count(tmp_path: Path) -> None:

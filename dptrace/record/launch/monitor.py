@@ -303,13 +303,13 @@ class Monitor:
 
     def _complete(self, folder: Path, goes_on: bool) -> None:
         number = len(self.runs) + 1
-        goes_on = goes_on and any(steps.recorded >= 0 for steps in self.rank_steps().values())
-        goes_on = goes_on and not has_failures(self.run.staging, self._interrupted_ns)
         content = write_manifest(folder, self.run_metadata())
         path = self.run.complete(folder, number)
         content["folder"] = str(path)
         self.runs.append(content)
         recorded_marker(self.run.staging, number).touch()
+        goes_on = goes_on and any(steps.recorded >= 0 for steps in self.rank_steps().values())
+        goes_on = goes_on and not has_failures(self.run.staging, self._interrupted_ns)
         self.reporter.recorded(content, goes_on)
         if goes_on and number == 1 and not self._overhead_known:
             self._ask("overhead")
