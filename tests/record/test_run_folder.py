@@ -38,6 +38,7 @@ from tests.support.recordings import recorded
 def test_a_killed_launcher_leaves_word_of_the_runs_that_are_complete(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """The ranks that outlive it name them, and remove its staging folder."""
     run = RunFolder(tmp_path / "r")
     run.begin(force=False)
     run.path.mkdir()

@@ -99,6 +99,7 @@ def test_a_run_that_is_complete_at_the_end_of_the_training_is_no_run_of_a_job_th
 
 
 def test_a_run_whose_training_has_failed_is_no_run_of_a_job_that_goes_on(run: RunFolder) -> None:
+    """Its rank reports the failure before the run has its name."""
     reporter = SilentReporter()
     monitor = Monitor(JOB, run, reporter)
     for rank in (0, 1):

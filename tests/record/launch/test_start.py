@@ -12,6 +12,7 @@ from tests.support.paths import ROOT
 
 
 def test_ctrl_c_before_the_script_begins_shows_no_frames_of_dptrace(tmp_path: Path) -> None:
+    """The process ends by the signal, as a plain Python does."""
     (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt\n")
     started = subprocess.run(
         [sys.executable, ROOT / "dptrace" / "record" / "launch" / "start.py", "interrupted"],
