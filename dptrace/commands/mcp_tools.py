@@ -387,6 +387,8 @@ def _mean_rows(run: RunData, many: int) -> Iterator[dict[str, Any]]:
             "shortest_wall_ns": int(walls.min()),
             "longest_wall_ns": int(walls.max()),
             **({"why_first": one.why} if one.why else {}),
+            **({"unknown": split.unknown} if split.unknown else {}),
+            **({"bounds": split.bounds} if split.bounds else {}),
         }
 
 

@@ -164,3 +164,16 @@ def test_work_that_waits_beyond_the_files_end_is_not_lost(tmp_path: Path) -> Non
         file.event("cuda_runtime", "cudaLaunchKernel", 283_000, 283_005, correlation=9_000 + _)
 
     assert () == opened(file, tmp_path)[0].lacks
+
+
+def test_steps_of_an_inference_engine_are_those_of_its_labels(tmp_path: Path) -> None:
+    """As SGLang and vLLM write them; the note says so."""
+    file = KinetoFile()
+    for step in range(4):
+        at = 1000 * step
+        file.label(f"step[DECODE bs={step}]", at, at + 900).op("aten::mm", at + 10, at + 50)
+        file.kernel("gemm", at + 60, at + 500, at + 20)
+    timeline, found = opened(file, tmp_path)
+
+    assert (4, True) == (len(timeline.windows), found.marked)
+    assert any("inferred from the ranges" in str(note) for note in timeline.notes)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.checks import holds
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, sums, union, unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import bus_factor
@@ -371,7 +372,10 @@ def _of_rows(
     has_known = np.zeros(len(windows), np.bool_)
     has_known[step[rows & members.known & (step >= 0)]] = True
     # A collective that was launched in the step before may wait in this one.
-    return waiting, WaitFigures(wait_ns, has_known | (wait_ns > 0), unmatched_ns)
+    has_known |= wait_ns > 0
+    if not holds((wait_ns <= device.split.figures["exposed_comm_ns"]).all(), "waiting is exposed communication"):
+        has_known[:] = False
+    return waiting, WaitFigures(wait_ns, has_known, unmatched_ns)
 
 
 def _calls(members: _Members, device: DeviceFigures, count: int) -> CallWaits:
