@@ -193,7 +193,7 @@ def _figure_changes(
     )
     values = np.concatenate((x.mean(axis=1), y.mean(axis=1)), axis=1)
     # Half of the false alarms for the question that is asked first, and half for all others together.
-    shares = np.where(np.array(names) == "wall_ns", 0.5, 0.5 / (len(names) - 1))
+    shares = np.where(np.array(names) == "wall_ns", 0.5, 0.5 / max(len(names) - 1, 1))
     judged = judge(values, sides.steps, sides.floor, sides.margin, alpha, shares, kind_weights)
     weight, side = sides.steps.step_weights(kind_weights), sides.steps.side
     if only is not None:

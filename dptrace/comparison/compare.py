@@ -40,9 +40,11 @@ from dptrace.comparison.sides import (
     refuse_copies,
 )
 from dptrace.comparison.significance import MIN_STEPS
+from dptrace.core.notes import LENGTHS, RECORDS
 from dptrace.core.table import columns, html_table, typed
 from dptrace.core.units import MINUS, duration, milliseconds, plural, signed_duration, signed_milliseconds
 from dptrace.errors import UsageError
+from dptrace.run.cross_rank import figures_in_words
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
@@ -294,8 +296,11 @@ def compare(
     changes = figure_changes(sides)
     kinds = kind_changes(sides)
     alike = not any(change.beyond for change in (*changes, *(c for kind in kinds for c in kind.changes)))
-    rows = collective_changes(sides, alike)
+    known = sides.a.figures.keys() & sides.b.figures.keys()
+    # Work that one side lost would be called work of the other alone.
+    rows = collective_changes(sides, alike) if "exposed_comm_ns" in known else ()
     without_kernels = any(run.figures_only for run in (*before, *after))
+    with_kernels = with_kernels and not without_kernels and _compute_known(sides)
     unmatched = any(row.transfer is None for row in rows)
     waits = wait_and_transfer(sides, rows)
     identical = not any(change.delta for change in (*changes, *waits))
@@ -306,7 +311,7 @@ def compare(
         changes=changes,
         overlap=overlap_change(sides, alike),
         collective_changes=rows,
-        kernel_changes=kernel_changes(sides, alike) if with_kernels and not without_kernels else (),
+        kernel_changes=kernel_changes(sides, alike) if with_kernels else (),
         differences=tuple(_differences(sides, before, after)),
         notes=tuple(_notes_on(sides, without_kernels, unmatched, identical)),
         before=sides.a.samples,
@@ -317,6 +322,13 @@ def compare(
         unlike=sides.kinds.unlike,
         compare_gpus=partial(_by_rank, sides, alike),
     )
+
+
+def _compute_known(sides: Sides) -> bool:
+    """Return whether both sides recorded what their devices compute, all of it and as long as it was."""
+    samples = (*sides.a.samples, *sides.b.samples)
+    lacks = {premise for sample in samples for device in sample.devices for premise in device.split.lacks}
+    return not lacks & {RECORDS, LENGTHS}
 
 
 def _recordings(side: Run | Sequence[Run]) -> tuple[Run, ...]:
@@ -384,7 +396,8 @@ def _summarize(comparison: Comparison) -> str:
     wall = comparison.change("wall_ns")
     every = [*comparison.changes, *comparison.wait_and_transfer]
     if not any(change.delta for change in every):
-        return "No difference beyond noise: every figure is the same to the nanosecond."
+        lacking = any(sample.incomparable for sample in (*comparison.before, *comparison.after))
+        return f"No difference beyond noise: every {'known ' * lacking}figure is the same to the nanosecond."
     moved = _moved(comparison)
     if wall.beyond:
         where = "B is" if comparison.several else "In these two recordings, B is"
@@ -510,7 +523,10 @@ def _notes_on(sides: Sides, without_kernels: bool, unmatched: bool, identical: b
         unmatched: whether transfer and wait of some collectives are unknown.
         identical: whether every figure is the same, so that no change can be mistaken for one of the machine.
     """
-    own = [[(*sample.notes, *_left_out(sample)) for sample in side.samples] for side in (sides.a, sides.b)]
+    own = [
+        [(*sample.notes, *_not_compared(sample), *_left_out(sample)) for sample in side.samples]
+        for side in (sides.a, sides.b)
+    ]
     notes = shared_notes(own[0], own[1])
     notes += sides.kinds.only
     if sides.kinds.unlike and sides.kinds.comparable:
@@ -544,6 +560,13 @@ def shared_notes(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]
 def _having(note: str, letter: str, side: Sequence[Sequence[str]]) -> list[str]:
     having = [number for number, notes in enumerate(side, 1) if note in notes]
     return [letter] if len(having) == len(side) else [f"{letter}{number}" for number in having]
+
+
+def _not_compared(sample: RunSample) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for name, why in sample.incomparable.items():
+        reasons.setdefault(why, []).append(name)
+    return [f"not compared, because {why}: {', '.join(figures_in_words(names))}." for why, names in reasons.items()]
 
 
 def _left_out(sample: RunSample) -> list[str]:

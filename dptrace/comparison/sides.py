@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
+from dptrace.analysis.per_gpu.split import CAUSES, COMPUTE, FIGURES
 from dptrace.comparison.significance import (
     EQUIVALENT,
     MIN_FOR_OUTLIERS,
@@ -157,10 +157,22 @@ class RunSample:
     @cached_property
     def figures(self) -> dict[str, Int64]:
         """Each figure and idle cause by name, without those that are not known: ns, devices by steps."""
-        unknown = {name for device in self.devices for name in device.split.unknown}
         figures = {name: self._in_steps([device.split.figures[name] for device in self.devices]) for name in FIGURES}
         figures |= {name: self._in_steps([d.idle_causes[name] for d in self.devices]) for name in CAUSES}
-        return {name: values for name, values in figures.items() if name not in unknown}
+        return {name: values for name, values in figures.items() if name not in self.unknown}
+
+    @cached_property
+    def unknown(self) -> dict[str, str]:
+        """Why each figure and idle cause that is unknown on a GPU is unknown, by its name."""
+        return {name: why for device in self.devices for name, why in device.split.unknown.items()}
+
+    @cached_property
+    def incomparable(self) -> dict[str, str]:
+        """Why figures and idle causes can't be compared, by name: unknown ones, and bounds, which move with losses."""
+        bounds = {name: how for device in self.devices for name, how in device.split.bounds.items() if how != "about"}
+        return self.unknown | {
+            name: "only bounds are known" for name in bounds if name not in (*self.unknown, "wall_ns", COMPUTE)
+        }
 
     @cached_property
     def exposed_wait(self) -> Int64 | None:
@@ -417,8 +429,9 @@ def incomparable(a: Run, b: Run) -> str:
     models = _text(a.metadata.get("model")), _text(b.metadata.get("model"))
     if None not in models and models[0] != models[1]:
         return f"A trained the model {models[0]}, B {models[1]}"
+    splits = [*a.splits, *b.splits]
     trains = [any(split.figures["backward_ns"].any() for split in run.splits) for run in (a, b)]
-    if trains[0] != trains[1]:
+    if trains[0] != trains[1] and not any("backward_ns" in split.unknown for split in splits):
         return f"{'AB'[trains[0]]} has no backward, {'AB'[trains[1]]} has one"
     return ""
 
@@ -607,8 +620,9 @@ class Side:
 
     @cached_property
     def figures(self) -> dict[str, Int64]:
-        """Each figure and idle cause by name: ns, devices by steps."""
-        names = self.samples[0].figures
+        """Each figure and idle cause by name, without those that a recording lacks: ns, devices by steps."""
+        lacking = {name for sample in self.samples for name in sample.incomparable}
+        names = [name for name in self.samples[0].figures if name not in lacking]
         return {name: np.concatenate([s.figures[name] for s in self.samples], axis=1) for name in names}
 
     @cached_property
@@ -713,11 +727,32 @@ def make_sides(before: Sequence[Run], after: Sequence[Run], every_step: bool = F
     samples = [
         [sample_run(run, ids, every_step) for run in side] for side, ids in zip((before, after), chosen, strict=True)
     ]
+    samples = _alike_known(samples)
     kinds = step_kinds(*samples)
     of_steps = iter(kinds.of_steps)
     kept = [[(sample, next(of_steps)) for sample in side] for side in samples]
     a, b = (Side(tuple(sample.keep(kind >= 0) for sample, kind in side)) for side in kept)
     return Sides(a, b, _steps(kept, a, b, kinds), kinds, tuple(shared), matching)
+
+
+def _alike_known(samples: list[list[RunSample]]) -> list[list[RunSample]]:
+    """Tell steps apart only by what every recording knows: an optimizer that one can't show makes no other kind."""
+    unknown = {name for side in samples for sample in side for name in sample.incomparable}
+    optimizer, comm = "optimizer_ns" not in unknown, "exposed_comm_ns" not in unknown
+    if optimizer and comm:
+        return samples
+    return [
+        [
+            replace(
+                sample,
+                signatures=tuple(
+                    Signature(one.optimizer and optimizer, one.collectives if comm else ()) for one in sample.signatures
+                ),
+            )
+            for sample in side
+        ]
+        for side in samples
+    ]
 
 
 def _shared(runs: Sequence[Run]) -> list[DeviceId]:

@@ -317,7 +317,7 @@ class MeanStep(msgspec.Struct, frozen=True):
         reasons: dict[str, list[str]] = {}
         for name, why in self.unknown.items():
             reasons.setdefault(why, []).append(name)
-        lines = [f"Unknown, because {why}: {', '.join(_in_words(names))}." for why, names in reasons.items()]
+        lines = [f"Unknown, because {why}: {', '.join(figures_in_words(names))}." for why, names in reasons.items()]
         if (idle := self.bounds.get("idle_ns", "about")) != "about":
             compute, why = self.bounds[COMPUTE], REASONS[RECORDS if idle == "at most" else LENGTHS]
             lines.append(f"Idle time is {idle}, and compute {compute}, what is shown, because {why}.")
@@ -348,7 +348,7 @@ class MeanStep(msgspec.Struct, frozen=True):
         }
 
 
-def _in_words(names: Sequence[str]) -> list[str]:
+def figures_in_words(names: Sequence[str]) -> list[str]:
     """Return figures and causes of idle time in words; all phases are one, as are all causes."""
     groups = {PHASES: "the phases of compute", CAUSES: "why GPUs are idle"}
     whole = {name: words for group, words in groups.items() if {*group} <= {*names} for name in group}

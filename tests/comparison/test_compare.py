@@ -5,17 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import FIGURE_NAMES, GRAMMAR, Comparison, compare, parse
 from dptrace.errors import UsageError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.run.run import Run
+from dptrace.viewers.terminal.comparison import print_comparison
 from tests.support.builders import TimelineBuilder
+from tests.support.evidence import REMOVALS, read
 from tests.support.jobs import job, run_of
 from tests.support.real_traces import needs_real_traces, real
 
@@ -306,3 +311,36 @@ def test_what_is_no_limit_is_answered_with_the_grammar(text: str, words: str) ->
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert words in str(caught.value)
+
+
+def lacking(name: str, folder: Path) -> Run:
+    """Return a recording of two GPUs from which a kind of evidence is taken."""
+    for path in (TRACES / "ddp_h200_2ranks").glob("rank*.json.gz"):
+        document = read(path)
+        events = REMOVALS[name](document["traceEvents"])
+        (folder / path.name.removesuffix(".gz")).write_text(json.dumps({**document, "traceEvents": events}))
+    return open_run([str(folder)])
+
+
+@pytest.mark.parametrize("name", ["launches", "operators", "10 % of kernels", "ids of launches"])
+def test_what_a_recording_lacks_is_not_compared(name: str, tmp_path: Path) -> None:
+    """Neither it nor what is only a bound differs or decides which steps are alike; a note says why."""
+    whole, part = recorded("ddp_h200_2ranks"), lacking(name, tmp_path)
+    known = set(FIGURES) - {*part.splits[0].unknown}
+    exact = {figure for figure in known if part.splits[0].bounds.get(figure) in (None, "about")} | {"wall_ns"}
+
+    for found in (compare(whole, part), compare(part, whole), compare(part, part), compare([whole, part], job())):
+        assert exact == {change.name for change in found.changes} & set(FIGURES)
+        assert any("not compared, because" in note for note in found.notes)
+        assert "optimizer" not in found.summary() or "optimizer_ns" in exact
+        assert "every figure is" not in found.summary()
+        printed = Console(width=80, file=StringIO())
+        print_comparison(found, printed)
+        json.dumps(found.to_dict())
+
+
+def test_work_that_a_recording_lost_is_not_called_work_of_the_other(tmp_path: Path) -> None:
+    """Kernels and collectives are compared only where both sides have all of theirs."""
+    found = compare(recorded("ddp_h200_2ranks"), lacking("50 % of kernels", tmp_path))
+
+    assert 0 == len(found.kernel_changes) == len(found.collective_changes)

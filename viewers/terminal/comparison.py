@@ -96,8 +96,9 @@ def _label(name: str) -> str:
 
 
 def shown_changes(comparison: Comparison) -> list[Change]:
-    """Return the changes of figures that at least one run has, then those of waiting and transfer."""
-    changes = [*map(comparison.change, ROWS), *comparison.wait_and_transfer]
+    """Return the changes of known figures that at least one run has, then those of waiting and transfer."""
+    known = {change.name: change for change in comparison.changes}
+    changes = [*(known[name] for name in ROWS if name in known), *comparison.wait_and_transfer]
     return [change for change in changes if change.a or change.b]
 
 
@@ -137,7 +138,8 @@ def kind_changes_shown(kind: KindChanges) -> list[Change]:
     """Return the figures of a kind of step to show: the wall time, communication, and what moved."""
     always = ("wall_ns", "exposed_comm_ns", "overlapped_comm_ns")
     known = {change.name: change for change in kind.changes}
-    return [known[name] for name in ROWS if (name in always or known[name].beyond) and (known[name].a or known[name].b)]
+    shown = [known[name] for name in ROWS if name in known and (name in always or known[name].beyond)]
+    return [change for change in shown if change.a or change.b]
 
 
 def _kinds(comparison: Comparison) -> Iterator[RenderableType]:
