@@ -18,6 +18,7 @@ from dptrace.analysis.cross_rank.ddp_buckets import buckets, instance_names
 from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.cross_rank.transfers import (
     AlphaBeta,
+    ExposedWait,
     Latency,
     alpha_beta,
     exposed_parts,
@@ -67,21 +68,29 @@ class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
             for row, group, (first, end) in rows
         ]
 
-    def waits_for(self) -> tuple[int, ...]:
+    def waits_for(self, devices: Sequence[DeviceFigures] | None = None) -> tuple[int, ...]:
         """Return the ranks that more than half of the run's exposed waiting is for, most first; at most three.
 
         One rank, if more than half of the waiting is for it alone. Otherwise the fewest, where each moment of waiting
-        counts in equal parts for those that had not arrived; none if these are more than three.
+        counts in equal parts for those that had not arrived; none if these are more than three, or if nothing waits.
+
+        Args:
+            devices: count only their waiting, instead of that of all.
         """
-        whole = sum(int(wait.calls.exposed_ns.clip(0).sum()) for wait in self.exposed_waits)
+        chosen = {id(device) for device in (self.devices if devices is None else devices)}
+        waits = [
+            wait if id(device) in chosen else _not_waiting(wait)
+            for device, wait in zip(self.devices, self.exposed_waits, strict=True)
+        ]
+        whole = sum(int(wait.calls.exposed_ns.clip(0).sum()) for wait in waits)
         alone = Counter[int]()
-        for calls in (wait.calls for wait in self.exposed_waits):
+        for calls in (wait.calls for wait in waits):
             for rank, ns in zip(calls.waits_for.tolist(), calls.exposed_ns.tolist(), strict=True):
                 alone[rank] += ns if rank >= 0 else 0
         for rank, ns in alone.most_common(1):
             if 2 * ns > whole:
                 return (rank,)
-        caused = waits_by_rank(self.matches, self.exposed_waits)
+        caused = waits_by_rank(self.matches, waits)
         ranks = sorted(caused, key=lambda rank: (-caused[rank], rank))[:_MOST_NAMED]
         for count in range(2, len(ranks) + 1):
             if 2 * sum(caused[rank] for rank in ranks[:count]) > whole:
@@ -184,6 +193,10 @@ def _launched(matches: Matches, devices: Sequence[DeviceFigures]) -> NDArray[np.
         launch = timeline.launch_ns[timeline.kind == Kind.COMMUNICATION]
         known[matches.instance[rows]] |= launch[matches.index[rows]] != UNKNOWN
     return known
+
+
+def _not_waiting(wait: ExposedWait) -> ExposedWait:
+    return replace(wait, calls=replace(wait.calls, exposed_ns=np.zeros_like(wait.calls.exposed_ns)))
 
 
 def _not_in_mean(devices: Sequence[DeviceFigures]) -> list[str]:
@@ -384,7 +397,7 @@ def mean_step(across: CrossRankAnalysis) -> MeanStep | None:
         bounds=bounds_of(lacks),
         marked=MARKS not in lacks,
         waits_ns={name: ns if ns is None else ns / count for name, ns in waits.items()},
-        waits_for=across.waits_for(),
+        waits_for=across.waits_for(devices),
         median_ns=usual,
         longest=grid.steps[int(walls.argmax())],
         shortest=grid.steps[int(walls.argmin())],
