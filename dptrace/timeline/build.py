@@ -86,8 +86,8 @@ def build_timelines(
     notes = [*trace.notes, *steps.notes]
     if not len(steps):
         text = (
-            "no ProfilerStep marks, so the whole trace counts as one step (call profiler.step() after each step, or "
-            "name the range of a step with --step-range)."
+            f"no ProfilerStep marks{' that count' * bool(steps.notes)}, so the whole trace counts as one step (call "
+            "profiler.step() after each step, or name the range of a step with --step-range)."
         )
         notes.append(Note(text, file=Path(trace.path).name, kind=MARKS))
     if on_device.any():

@@ -63,6 +63,10 @@ def cpu_steps(trace: Trace) -> CpuSteps:
     _, first = np.unique(trace.name[marks], return_index=True)
     marks = marks[np.sort(first)]
     marks, end, last = _ended(trace, marks)
+    work = trace.start_ns[trace.category >= Category.LAUNCH]
+    if len(work) and not ((work >= trace.start_ns[marks].min(initial=end)) & (work < end)).any():
+        text = "no work was launched in its ProfilerStep marks, which are of another clock or process."
+        return CpuSteps((), EMPTY[0], 0, (Note(text, file=Path(trace.path).name),))
     names = tuple(trace.names[i] for i in trace.name[marks])
     notes = tuple(note for note in (series, last) if note is not None)
     return CpuSteps(names, trace.start_ns[marks], end, notes, last is not None)

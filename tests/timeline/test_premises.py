@@ -177,3 +177,48 @@ def test_steps_of_an_inference_engine_are_those_of_its_labels(tmp_path: Path) ->
 
     assert (4, True) == (len(timeline.windows), found.marked)
     assert any("inferred from the ranges" in str(note) for note in timeline.notes)
+
+
+def test_marks_that_hold_no_work_are_no_steps(tmp_path: Path) -> None:
+    """Marks of another clock leave the whole recording, which is not idle; a note says so."""
+    file = recording()
+    for event in file.events:
+        event["ts"] += 1e7 * event["name"].startswith("ProfilerStep#")
+    timeline, found = opened(file, tmp_path)
+
+    assert (MARKS,) == timeline.lacks
+    assert not found.marked
+    assert 0.5 * found.wall_ns > (found.figures_ns["idle_ns"] or 0)
+
+
+@pytest.mark.parametrize("chosen", ["nccl", ""])
+def test_work_without_a_length_is_lost(chosen: str, tmp_path: Path) -> None:
+    """Collectives, or kernels, of duration 0 are no sign of an idle device; a single one may round to nothing."""
+    file = recording()
+    work = [event for event in file.events if event["cat"] == "kernel" and chosen in event["name"]]
+    work[0]["dur"] = 0
+    assert () == opened(file, tmp_path)[0].lacks
+
+    for event in work[: len(work) // 2 + 1]:
+        event["dur"] = 0
+    timeline, found = opened(file, tmp_path)
+    assert (RECORDS,) == timeline.lacks
+    assert found.figures_ns["exposed_comm_ns"] is None
+    assert "at most" == found.bounds["idle_ns"]
+
+
+def test_only_ranks_in_the_mean_step_wait_in_it(tmp_path: Path) -> None:
+    """Rank 1 has no marks: its waiting for rank 0 is not said of rank 0."""
+    for rank in (0, 1):
+        file = recording(rank=rank)
+        file.head["distributedInfo"]["world_size"] = 2
+        if rank:
+            file.events = REMOVALS["marks"](file.events)
+        for event in file.events:
+            if event["cat"] == "kernel" and "nccl" in event["name"] and not rank:
+                event |= {"ts": event["ts"] + 20_000, "dur": event["dur"] - 20_000}
+        file.write(tmp_path / f"rank{rank}.json")
+    found = mean_step(dptrace.open(tmp_path).cross_rank)
+
+    assert found is not None
+    assert () == found.waits_for
