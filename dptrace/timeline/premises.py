@@ -63,7 +63,8 @@ def _left_out(trace: Trace, impossible: NDArray[np.bool_], text: str) -> Trace:
     if not impossible.any():
         return trace
     note = Note(text, (plural(int(impossible.sum()), "event"),), Path(trace.path).name, RECORDS)
-    return _with_launches(replace(trace.without(impossible), damage=(*trace.damage, note)))
+    lost = trace.lost + int(impossible.sum())
+    return _with_launches(replace(trace.without(impossible), damage=(*trace.damage, note), lost=lost))
 
 
 def _too_long(trace: Trace) -> NDArray[np.bool_]:

@@ -72,8 +72,8 @@ def cpu_steps(trace: Trace) -> CpuSteps:
     return CpuSteps(names, trace.start_ns[marks], end, notes, last is not None)
 
 
-_TOUCHING_NS = 1_000
-"""Marks of one profiler overlap by less than this."""
+_TOUCHING_NS, _TOUCHING = 1_000, 0.25
+"""Marks of one profiler overlap by less than this, or this share of a mark whose end is wrong."""
 _TINY = 0.02
 """Share of the usual step below which the last mark has not ended, or holds no step."""
 _LITTLE = 0.1
@@ -95,7 +95,8 @@ def _one_series(trace: Trace, marks: Int64) -> tuple[Int64, Note | None]:
     ends: list[int] = []
     for mark in marks.tolist():
         start, end = int(trace.start_ns[mark]), int(trace.end_ns[mark])
-        free = next((i for i, last in enumerate(ends) if start > last - _TOUCHING_NS), len(ends))
+        room = max(_TOUCHING_NS, _TOUCHING * (end - start))
+        free = next((i for i, last in enumerate(ends) if start > last - room), len(ends))
         if free == len(ends):
             series.append([])
             ends.append(0)
@@ -130,7 +131,9 @@ def _ended(trace: Trace, marks: Int64) -> tuple[Int64, int, Note | None]:
     start, end = trace.start_ns[marks], trace.end_ns[marks]
     usual = float(median(np.diff(start))) if len(marks) > 1 else 0.0
     if end[-1] - start[-1] > _TINY * usual or (end[-1] > start[-1] and _holds_work(trace, marks)):
-        return marks, int(end.max()), None
+        # A mark that ends long after all else is wrong there.
+        rest = trace.end_ns[~trace.named(_PROFILER_STEP)].max(initial=0)
+        return marks, int(min(end[-1], rest + usual) if rest > start[-1] and usual else end.max()), None
     text = "{} left out: its mark ends as it begins, so how long it took is unknown."
     note = Note(text, (trace.names[trace.name[marks[-1]]],), Path(trace.path).name)
     return marks[:-1], int(max(end[:-1].max(initial=0), start[-1])), note
