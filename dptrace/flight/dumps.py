@@ -24,6 +24,8 @@ MAX_BYTES = 64 << 20
 """Size of a dump that is read; the 2,000 entries that torch keeps by default take 1 MB with their stacks."""
 MAX_FRAMES = 100
 _MAX_TEXT = 300
+_MAX_DEPTH = 3
+"""Folders of folders that are searched for dumps; those below a folder with dumps are not."""
 _GLOO_OVER = "over"
 _SUFFIXES = ("", ".json", ".pickle", ".pkl", ".jsonl", ".log")
 _RANK = re.compile(r"rank[-_ ]?(\d+)|(\d+)\D*$", re.IGNORECASE)
@@ -68,6 +70,14 @@ class Call:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Numbers of the last collectives of a group that a rank has begun and completed; 0 for none."""
+
+    begun: int
+    completed: int
+
+
 @dataclass(slots=True)
 class Dump:
     """The calls of a rank, as far back as its recorder kept them."""
@@ -77,6 +87,14 @@ class Dump:
     calls: list[Call]
     members: dict[str, tuple[int, ...]]
     """The ranks of each group that the dump lists."""
+    progress: dict[str, Progress] = field(default_factory=dict)
+    """Of each group whose collectives the dump counts beside its entries (``pg_status``)."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """The number by which ``pg_status`` knows a group."""
+    others: dict[int, Progress] = field(default_factory=dict)
+    """Of groups by that number, where no entry tells their name."""
+    is_cut: bool = False
+    """Whether the entries are consecutive and do not begin with the rank's first."""
 
 
 @dataclass(slots=True)
@@ -106,7 +124,7 @@ class Dumps:
 
 
 def read_dumps(paths: Sequence[str | Path]) -> Dumps:
-    """Read dumps: files, or folders of them.
+    """Read dumps: files, or folders of them, which may lie in folders of each machine.
 
     Raises:
         TraceError: a path does not exist, no file is a dump, two are of one rank, or a pickle has more than plain data.
@@ -133,6 +151,7 @@ def read_dumps(paths: Sequence[str | Path]) -> Dumps:
         except (AttributeError, TypeError, ValueError, RecursionError):
             raise TraceError(f"{path}: its entries are not those of the {source}; was it edited?") from None
     dumps.ranks = _with_groups_apart([ranks[rank] for rank in sorted(ranks)])
+    _name_idle_groups(dumps.ranks)
     return dumps
 
 
@@ -159,14 +178,20 @@ class _NotADumpError(Exception):
     """The file is none, or damaged; the message is a sentence."""
 
 
-def _files(given: Path) -> Iterator[tuple[Path, bool]]:
+def _files(given: Path, depth: int = _MAX_DEPTH) -> Iterator[tuple[Path, bool]]:
     try:
         if not given.is_dir():
             yield given, True
             return
-        for path in sorted(given.iterdir()):
-            if path.is_file() and (path.suffix in _SUFFIXES or path.suffix[1:].isdigit()) and path.name[0] != ".":
+        paths = [path for path in sorted(given.iterdir()) if path.name[0] != "."]
+        files = [path for path in paths if path.is_file()]
+        for path in files:
+            if path.suffix in _SUFFIXES or path.suffix[1:].isdigit():
                 yield path, False
+        if depth and not any(_rank_in(path) is not None for path in files):
+            for path in paths:
+                if path.is_dir():
+                    yield from _files(path, depth - 1)
     except OSError as error:
         raise TraceError(unreadable(given, error)) from None
 
@@ -253,7 +278,59 @@ def _dump(rank: int, path: Path, content: Mapping[str, Any]) -> Dump:
         call.state = "ended" if call.state == _GLOO_OVER else call.state
     for call in calls:
         call.state = "completed" if call.state == _GLOO_OVER else call.state
-    return Dump(rank, path, calls, members)
+    dump = Dump(rank, path, calls, members, is_cut=_is_cut(entries or ()))
+    _add_progress(dump, content.get("pg_status"), entries or ())
+    return dump
+
+
+def _is_cut(entries: Sequence[Mapping[str, Any]]) -> bool:
+    ids = [_whole(entry.get("record_id")) for entry in entries]
+    first = ids[0] if ids else None
+    return bool(first) and ids == [*range(first or 0, (first or 0) + len(ids))]
+
+
+def _add_progress(dump: Dump, status: object, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Read what the rank counts of each group.
+
+    torch counts the messages of a group in the same place, and gloo counts what failed as completed.
+    """
+    found = {}
+    for key, counts in status.items() if isinstance(status, dict) else ():
+        numbers = _numbers([str(key)])
+        if numbers and isinstance(counts, dict):
+            begun, completed = (_count(counts.get(f"last_{which}_collective")) for which in ("enqueued", "completed"))
+            found[int(numbers[0])] = Progress(begun, completed)
+    lasts: dict[str, Call] = {}
+    unlike = set[str]()
+    for call, entry in zip(dump.calls, entries, strict=True):
+        lasts[call.group] = call
+        if (number := _whole(entry.get("pg_id"))) is not None:
+            dump.ids[call.group] = number
+        if call.is_p2p or str(entry.get("profiling_name", "")).startswith("gloo:"):
+            unlike.add(call.group)
+    for group, number in dump.ids.items():
+        one = found.get(number)
+        if one is not None and group not in unlike and lasts[group].number == one.begun:
+            dump.progress[group] = one
+    named = {*dump.ids.values()}
+    dump.others = {number: one for number, one in found.items() if number not in named}
+
+
+def _name_idle_groups(dumps: Sequence[Dump]) -> None:
+    """Find the counts of groups in which a rank has no open call, where the dumps hold open calls only.
+
+    Such a rank's entries do not name the group; the other ranks' do, if they know it by one number.
+    """
+    by_group: dict[str, set[int]] = {}
+    for dump in dumps:
+        for group in dump.progress:
+            by_group.setdefault(group, set()).add(dump.ids[group])
+    for dump in dumps:
+        for group in dump.members.keys() & by_group.keys() - dump.ids.keys():
+            numbers = by_group[group]
+            one = dump.others.get(next(iter(numbers))) if len(numbers) == 1 else None
+            if one is not None and one.begun == one.completed:
+                dump.progress[group] = one
 
 
 def _place(call: Call) -> tuple[str, bool, int]:
@@ -295,6 +372,8 @@ def _with_groups_apart(dumps: list[Dump]) -> list[Dump]:
     for dump in dumps:
         new = {name: f"{name} {list(dump.members[name])}" for name in shared & dump.members.keys()}
         dump.members = {new.get(name, name): ranks for name, ranks in dump.members.items()}
+        dump.progress = {new.get(name, name): progress for name, progress in dump.progress.items()}
+        dump.ids = {new.get(name, name): number for name, number in dump.ids.items()}
         for call in dump.calls if new else ():
             call.group = new.get(call.group, call.group)
     return dumps
@@ -312,6 +391,11 @@ def peers(call: Call, members: Sequence[int]) -> tuple[int, int] | None:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63 else None
+
+
+def _count(value: object) -> int:
+    """Return a count, which JSON has as text; torch's −1 is none."""
+    return max(_whole(int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value) or 0, 0)
 
 
 def _numbers(ranks: object) -> list[str]:

@@ -21,6 +21,8 @@ _MAX_PLACES = 3
 _NOTHING = "No collective is waiting: each rank has completed all that it began, and equally many."
 _UNKNOWN = "No collective is waiting on the ranks with a dump; whether one does can't be told without all ranks' dumps."
 _NONE_BEHIND = " None is behind: look at the network, and at what the GPUs do."
+_ROOTED = ("broadcast", "reduce", "_reduce_oop", "gather", "scatter", "send", "recv")
+"""Operators that some ranks complete before all have taken part."""
 _EMPTY = "The dumps hold no collective: none was begun, or the recorder was off (TORCH_NCCL_TRACE_BUFFER_SIZE=2000)."
 NEXT = {
     "missing": (
@@ -39,6 +41,14 @@ NEXT = {
     "order": (
         "Begin collectives in one order on all ranks: look at {} for a set or a dict that is gone through, hooks or "
         "threads that reduce, or a call that is left out."
+    ),
+    "gpu": (
+        "Look at the GPUs of {}: dmesg and nvidia-smi for errors (Xid, ECC), the logs for CUDA errors, and whether a "
+        "kernel launched before it ends."
+    ),
+    "unknown": (
+        "Look up in the script which ranks belong to the group: one that is not among those seen has not begun it; if "
+        "all are, look at the network and the processes."
     ),
     "stalled": (
         "All ranks came, so look below the script: dmesg and nvidia-smi for errors of GPUs (Xid), NCCL_DEBUG=INFO for "
@@ -172,8 +182,22 @@ class _Job:
                     numbers = self.groups.setdefault(call.group, {})
                     numbers.setdefault(call.number, {}).setdefault(dump.rank, []).append(call)
         listed_ranks = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks[-1:]}
+        self.begun: dict[str, dict[int, int]] = {}
+        self.completed: dict[str, dict[int, int]] = {}
+        for dump in dumps:
+            self._count(dump)
         self.world = range(max(listed_ranks | {*self.dumps}) + 1)
         self.causes: list[Fault] = []
+
+    def _count(self, dump: Dump) -> None:
+        """Add the last collectives that a rank has begun and completed, by its entries and its own counts."""
+        states = [(call.group, call.number, call.state == "completed") for call in dump.calls if not call.is_p2p]
+        for group, one in dump.progress.items():
+            states += [(group, one.begun, False), (group, one.completed, True)]
+        for group, number, is_completed in states:
+            for found in (self.begun, self.completed)[: 1 + is_completed]:
+                numbers = found.setdefault(group, {})
+                numbers[dump.rank] = max(numbers.get(dump.rank, 0), number)
 
     @property
     def blamed(self) -> set[int]:
@@ -187,6 +211,10 @@ class _Job:
         if group.endswith("default_pg"):
             return self.world
         return sorted({rank for ranks in self.groups.get(group, {}).values() for rank in ranks})
+
+    def knows_members(self, group: str) -> bool:
+        """Return whether a dump lists the ranks of a group."""
+        return any(group in dump.members for dump in self.dumps.values())
 
     def faults(self) -> list[Fault]:
         """Return the causes, the first to begin first, then what follows from them."""
@@ -204,7 +232,7 @@ class _Job:
     def _fault(self, group: str) -> Fault | None:
         """Return what is wrong with the first collective of a group that is not complete, or with a mismatch before."""
         numbers, members = self.groups[group], self.members(group)
-        lasts = {rank: number for number in sorted(numbers) for rank in numbers[number]}
+        lasts = self.begun[group]
         mismatched: Fault | None = None
         for number in sorted(numbers):
             begun = numbers[number]
@@ -224,24 +252,70 @@ class _Job:
             if mismatched is not None:
                 return mismatched
             if absent:
-                counts = {rank: (min(lasts.get(rank, 0), number), place[2]) for rank in members if rank in self.dumps}
-                did = f"In group {group}, {ranks_text(begun)} began collective {number} ({place[2]})."
-                return Fault("missing", *place, absent, sorted(begun), who_is_behind(group, counts) or did, created)
+                return Fault(
+                    "missing", *place, absent, sorted(begun), self._behind_text(place, begun, members), created
+                )
             if is_stuck:
                 return self._stalled(place, begun, created)
         return None
 
+    def _behind_text(self, place: tuple[str, int, str], begun: Mapping[int, Calls], members: Sequence[int]) -> str:
+        group, number, operator = place
+        lasts = self.begun[group]
+        did = f"In group {group}, {ranks_text(begun)} began collective {number} ({operator})"
+        known = [rank for rank in members if rank in self.dumps]
+        if unseen := [rank for rank in known if rank not in lasts and number > 1]:
+            return f"{did}; in the dump of {ranks_text(unseen)} there is no call of that group."
+        counts = {rank: (min(lasts.get(rank, 0), number), operator) for rank in known}
+        return who_is_behind(group, counts) or f"{did}."
+
     def _stalled(self, place: tuple[str, int, str], begun: Mapping[int, Calls], created: int) -> Fault:
+        """Return a collective that all began: those whose GPUs are behind are the culprits."""
+        group, number, operator = place
+        completed = self.completed.get(group, {})
         by_state: dict[str, list[int]] = {}
         for rank in sorted(begun):
             by_state.setdefault(begun[rank][-1].state, []).append(rank)
+        # A rank that has completed it need not have kept it.
+        over = sorted({*by_state.get("completed", ()), *(rank for rank, last in completed.items() if last >= number)})
+        if over and "begun" not in by_state and not operator.lower().startswith(_ROOTED):
+            behind = [rank for rank in sorted(begun) if rank not in over]
+            return Fault("gpu", *place, behind, sorted(begun), self._gpu_text(place, behind, over), created)
+        if over:
+            by_state["completed"] = over
         # Who is furthest from the end keeps the others.
         least = next((state for state in ("scheduled", "begun", "started") if state in by_state), "")
         culprits = by_state[least] if least and len(by_state) > 1 else []
         states = ", ".join(f"{state} on {ranks_text(ranks)}" for state, ranks in by_state.items())
-        text = f"In group {place[0]}, all ranks began collective {place[1]} ({place[2]}) alike; it is {states}."
-        text += "" if culprits or self.overwritten() else _NONE_BEHIND
-        return Fault("stalled", *place, culprits, sorted(begun), text, created)
+        kind = "stalled"
+        if self.knows_members(group):
+            text = f"In group {group}, all ranks began collective {number} ({operator}) alike; it is {states}."
+            text += "" if culprits or self.overwritten() else _NONE_BEHIND
+        else:
+            text = (
+                f"In group {group}, the ranks seen in it began collective {number} ({operator}) alike; it is {states}."
+            )
+            text += " Whether others belong to the group, the dumps do not say."
+            # A job of one machine without a rank's dump is rare; a group without one of its ranks is not.
+            kind = "stalled" if culprits or len(begun) == len(self.world) else "unknown"
+        return Fault(kind, *place, culprits, sorted(begun), text, created)
+
+    def _gpu_text(self, place: tuple[str, int, str], behind: Sequence[int], over: Sequence[int]) -> str:
+        group, number, operator = place
+        begun, completed = self.begun[group], self.completed[group]
+        most = max(completed[rank] for rank in over)
+        text = (
+            f"In group {group}, {ranks_text(over)} completed collectives up to {most}, {ranks_text(behind)} only up to "
+            f"{number - 1}: collective {number} ({operator}), which all began, has not ended there. "
+            f"{ranks_text(behind, capital=True)} {'is' if len(behind) == 1 else 'are'} behind on the GPU"
+        )
+        late = [rank for rank in behind if begun[rank] < max(begun.values())]
+        if late:
+            least = min(begun[rank] for rank in late)
+            text += (
+                f", and {ranks_text(late)} on the host, too: begun up to {least}, others up to {max(begun.values())}"
+            )
+        return f"{text}."
 
     def _unpaired(self) -> Iterator[Fault]:
         """Yield sends and receives that wait for their other side; torch records those of NCCL."""
@@ -265,12 +339,21 @@ class _Job:
                 yield Fault("sizes", *place, [rank, other], [rank, other], text, call.created_ns or 0)
 
     def _causes(self, faults: Sequence[Fault]) -> list[Fault]:
-        missing = [fault for fault in faults if fault.kind == "missing"]
-        stalled = [fault for fault in faults if fault.kind == "stalled"]
-        causes = [fault for fault in faults if fault.kind not in ("missing", "stalled")]
-        ahead = self._ahead(missing, stalled)
+        by_kind: dict[str, list[Fault]] = {}
+        for fault in sorted(faults, key=lambda one: one.created_ns):
+            by_kind.setdefault(fault.kind, []).append(fault)
+        missing, stalled, behind = (by_kind.pop(kind, []) for kind in ("missing", "stalled", "gpu"))
+        stalled += by_kind.pop("unknown", [])
+        causes = [fault for several in by_kind.values() for fault in several]
+        waiting = {rank for fault in causes for rank in fault.waiting}
+        for fault in behind:  # one for each rank, the first: the groups after it inherit it
+            if set(fault.culprits) - {rank for cause in causes for rank in cause.culprits}:
+                causes.append(fault)
+        ahead = {} if behind else self._ahead(missing, stalled)
         causes += ahead.values()
-        waiting = {rank for fault in (*missing, *causes) for rank in fault.waiting}
+        waiting |= {rank for fault in (*missing, *causes) for rank in fault.waiting}
+        if behind:
+            waiting |= {rank for rank in self.dumps if self._open_call(rank)}
         for fault in missing:
             if fault.group in ahead:
                 continue
@@ -284,7 +367,39 @@ class _Job:
         if not causes and missing:  # they wait for one another, in a circle: the fewest are in the wrong place
             least = min(len(fault.culprits) for fault in missing)
             causes = [replace(fault, kind="group") for fault in missing if len(fault.culprits) == least]
-        return causes or self._crossed(stalled) or stalled
+            causes[-1] = replace(causes[-1], text=f"{causes[-1].text} {_circle(missing)}".rstrip())
+        return causes or self._crossed(stalled) or self._unseen_circle(stalled) or self._first(stalled)
+
+    def _first(self, stalled: Sequence[Fault]) -> list[Fault]:
+        """Leave out those whose ranks wait in an earlier one, which they inherit; all where none is the first."""
+        few = [fault for fault in stalled if fault.culprits] or stalled
+        orders = [{rank: calls[0].order for rank, calls in self._calls(fault).items()} for fault in few]
+        firsts = [
+            fault
+            for fault, order in zip(few, orders, strict=True)
+            if not any(other.get(rank, order[rank]) < order[rank] for other in orders for rank in order)
+        ]
+        return firsts or list(few)
+
+    def _calls(self, fault: Fault) -> dict[int, Calls]:
+        """Return the calls that a fault is about, by rank; none of a message."""
+        return self.groups.get(fault.group, {}).get(fault.number, {})
+
+    def _unseen_circle(self, stalled: Sequence[Fault]) -> list[Fault]:
+        """Find ranks that wait alone, each in a group of its own, of which the dumps do not list the ranks.
+
+        A group has at least two ranks, so each waits for another one; where all do, some wait in a circle.
+        """
+        alone = [fault for fault in stalled if len(fault.waiting) == 1 and not self.knows_members(fault.group)]
+        if len(alone) < 2 or {fault.waiting[0] for fault in alone} != {*self.world}:
+            return []
+        alone.sort(key=lambda fault: fault.waiting)
+        places = ", ".join(f"{ranks_text(fault.waiting)} in group {fault.group}" for fault in alone)
+        text = (
+            f"Groups wait for each other in a circle: {places}. Each waits for a rank that waits in another of them; "
+            "which ranks belong to these groups, the dumps do not say."
+        )
+        return [replace(alone[0], kind="group", culprits=[*self.world], waiting=[*self.world], text=text)]
 
     def _left(self, gone: Sequence[int]) -> str:
         """Return why there are no calls of these ranks."""
@@ -294,15 +409,25 @@ class _Job:
 
     def overwritten(self) -> list[str]:
         """Return a sentence on ranks whose recorder has lost the collective that hangs; none where all kept it."""
+        holds_completed = self._holds_completed()
         lost = []
         for rank, dump in self.dumps.items():
             oldest = {(call.group, call.is_p2p): call for call in reversed(dump.calls)}
-            if any(call.number > 1 and not call.is_over for call in oldest.values()):
-                lost.append(rank)
+            for call in oldest.values():
+                one = None if call.is_p2p else dump.progress.get(call.group)
+                # Dumps of open calls only have no completed ones before them.
+                is_lost = dump.is_cut and holds_completed if one is None else one.completed + 1 < call.number
+                if is_lost and call.number > 1 and not call.is_over:
+                    lost.append(rank)
+                    break
         if not lost:
             return []
         began = f"{ranks_text(lost, capital=True)} began more after the one that hangs than the recorder keeps"
         return [f"{began}, so that the cause may be overwritten: make it larger, with TORCH_FR_BUFFER_SIZE=20000."]
+
+    def _holds_completed(self) -> bool:
+        """Return whether there are completed calls in the dumps; they may hold open ones only (``onlyActive``)."""
+        return any(call.is_over for dump in self.dumps.values() for call in dump.calls)
 
     def places(self) -> list[str]:
         """Return where the culprits are, a sentence each."""
@@ -311,7 +436,7 @@ class _Job:
             calls = self.dumps[rank].calls
             own = next((call for call in calls if self._is_fault(call, rank)), None)
             call = own or self._open_call(rank) or next(reversed(calls), None)
-            did = "has begun none"
+            did = "has begun none" if self._holds_completed() else "has no open call"
             if call is not None:
                 at = f", at {user_line(stack)}" if (stack := call.stack) else ""
                 last = "is in" if not call.is_over else "began" if call is not calls[-1] else "has last begun"
@@ -327,9 +452,11 @@ class _Job:
         """
         found = {}
         for fault, other in product(missing, stalled):
+            if not self._calls(fault):
+                continue
             few = [rank for rank in fault.waiting if rank in other.waiting]
             many = set(fault.culprits) & set(other.waiting)
-            begun, next_begun = self.groups[fault.group].get(fault.number, {}), self.groups[other.group][other.number]
+            begun, next_begun = self._calls(fault), self._calls(other)
             came_first = all(begun[rank][0].order < next_begun[rank][0].order for rank in few if rank in begun)
             if not other.culprits and begun and few and len(few) < len(many) == len(fault.culprits) and came_first:
                 after = f"They wait in collective {other.number} of group {other.group}, which {ranks_text(few)} began"
@@ -341,7 +468,7 @@ class _Job:
         """Find two collectives that some ranks began in the other order: each blocks the other on the GPU."""
         for one, other in combinations(stalled, 2):
             orders: dict[bool, list[int]] = {}
-            calls = self.groups[one.group][one.number], self.groups[other.group][other.number]
+            calls = self._calls(one), self._calls(other)
             for rank in sorted(calls[0].keys() & calls[1].keys()):
                 orders.setdefault(calls[0][rank][0].order < calls[1][rank][0].order, []).append(rank)
             if len(orders) == 2:
@@ -367,7 +494,7 @@ class _Job:
         """Return where each rank is: in the collective of the first cause, in another, or after its last."""
         rows = []
         cause = self.causes[0] if self.causes else None
-        begun = self.groups.get(cause.group, {}).get(cause.number, {}) if cause else {}
+        begun = self._calls(cause) if cause else {}
         for rank, dump in self.dumps.items():
             call = next(iter(begun.get(rank, ())), self._open_call(rank)) or next(reversed(dump.calls), None)
             rows.append(_row(rank, dump, call))
@@ -386,6 +513,26 @@ class _Job:
                 "No dump lists the ranks of its groups: each is taken to have those seen in it, the default group all."
             )
         return notes
+
+
+def _circle(faults: Sequence[Fault]) -> str:
+    """Return a sentence on ranks of which each waits for the next, and the last for the first; "" without."""
+    waits: dict[int, Fault] = {}
+    for fault in faults:
+        for rank in fault.waiting:
+            waits.setdefault(rank, fault)
+    for first in sorted(waits):
+        chain = [first]
+        while chain[-1] in waits and (following := min(waits[chain[-1]].culprits)) not in chain:
+            chain.append(following)
+        if chain[-1] in waits:
+            chain = chain[chain.index(min(waits[chain[-1]].culprits)) :]
+            pairs = zip(chain, [*chain[1:], chain[0]], strict=True)
+            steps = (
+                f"{ranks_text([one])} in group {waits[one].group} for {ranks_text([next_])}" for one, next_ in pairs
+            )
+            return f"They wait in a circle: {', '.join(steps)}."
+    return ""
 
 
 def _mismatch(numbers: Numbers, number: int) -> tuple[str, list[int], str] | None:

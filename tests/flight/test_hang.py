@@ -108,9 +108,6 @@ CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], 
     "wrong data, and no hang": (
         ranks([call("all_reduce", 3)], [call("all_gather", 3)]), FOUR, [], "No collective is waiting"
     ),
-    "the cause is overwritten": (
-        {rank: [waits(number=8)] for rank in range(4)}, FOUR, [("stalled", [])], "the cause may be overwritten"
-    ),
     "two groups in turn": (
         ranks([waits(), waits(number=1, group=DP)], [waits(number=1, group=DP), waits()]),
         FOUR | {DP: [0, 1, 2, 3]}, [("order", [2])], "before",
@@ -121,7 +118,7 @@ CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], 
     ),
     "a chain over groups": (
         {0: [waits(number=1, group=TP)], 1: [], 2: [waits(number=1, group=DP)], 3: [waits(number=1, group=OTHER_TP)]},
-        {TP: [0, 1], OTHER_TP: [2, 3], DP: [0, 2]}, [("missing", [1])], "Rank 1 has begun none.",
+        {TP: [0, 1], OTHER_TP: [2, 3], DP: [0, 2]}, [("missing", [1])], "Rank 1 has no open call.",
     ),
     "calls in one": (ranks(ONE, ONE), FOUR, [], "No collective is waiting"),  # their own entries stay "scheduled"
     "calls in one that wait": (
@@ -146,6 +143,167 @@ def test_what_nccl_would_dump_is_understood(case: str, tmp_path: Path) -> None:
 
     assert expected == causes(content)
     assert text in content["verdict"]
+
+
+def open_only(numbers: dict[int, range], **more: Any) -> dict[int, list[Call]]:
+    """Return dumps of open calls only, as ``onlyActive`` writes them."""
+    return {rank: [waits(number=number, **more) for number in some] for rank, some in numbers.items()}
+
+
+def test_a_rank_behind_on_its_gpu_is_named_by_what_torch_counts(tmp_path: Path) -> None:
+    """All have begun the same; one has completed less, and another group inherits it. Nothing was overwritten."""
+    calls = open_only({0: range(12, 13), 1: range(12, 13), 2: range(10, 13), 3: range(12, 13)})
+    for rank in (2, 3):
+        calls[rank].append(waits(number=4, group=TP))
+    status = {rank: {"0": (12, 9 if rank == 2 else 11), "5": (4, 3)} for rank in calls}
+    folder = write(tmp_path / "dumps", calls, FOUR | {TP: [2, 3]}, status, first=112)
+
+    content = find_hang([folder])
+    assert [("gpu", [2])] == causes(content)
+    assert "ranks 0, 1, 3 completed collectives up to 11, rank 2 only up to 9" in content["verdict"]
+    assert "overwritten" not in content["verdict"]
+    assert "GPUs of rank 2" in content["next"][0]
+    assert ["stalled"] == [fault["kind"] for fault in content["faults"] if not fault["is_cause"]]
+
+
+def test_a_rank_that_completed_all_of_a_group_is_not_missing_from_it(tmp_path: Path) -> None:
+    """A dump of open calls only has none of a group whose collectives are over; torch's counts have them."""
+    calls = open_only({0: range(0), 1: range(7, 8)}, group=TP)
+    status = {0: {"5": (7, 7)}, 1: {"5": (7, 6)}}
+
+    content = find_hang([write(tmp_path / "dumps", calls, {TP: [0, 1]}, status, first=40)])
+    assert [("gpu", [1])] == causes(content)
+
+
+def test_a_rank_behind_on_its_host_too_is_told_so(tmp_path: Path) -> None:
+    """Its GPU stands, its host began fewer: one cause, with both."""
+    calls = open_only({0: range(9, 12), 1: range(6, 9)})
+    status = {0: {"0": (11, 8)}, 1: {"0": (8, 5)}}
+
+    content = find_hang([write(tmp_path / "dumps", calls, {WORLD: [0, 1]}, status)])
+    assert [("gpu", [1])] == causes(content)
+    assert "on the host, too: begun up to 8, others up to 11" in content["verdict"]
+
+
+def test_a_broadcast_that_its_source_has_completed_blames_no_gpu(tmp_path: Path) -> None:
+    """The source need not wait for the others."""
+    calls = {0: [*DONE, call("broadcast", 3)], 1: [*DONE, waits("broadcast")]}
+
+    content = find_hang([write(tmp_path / "dumps", calls, {WORLD: [0, 1]})])
+    assert [("stalled", [1])] == causes(content)
+
+
+@pytest.mark.parametrize(("completed", "is_lost"), [(5, True), (7, False), (None, True)])
+def test_the_cause_is_overwritten_only_where_the_ring_was(completed: int | None, is_lost: bool, tmp_path: Path) -> None:
+    """By torch's counts, or where they miss, by entries that do not begin with the first."""
+    done = call("all_reduce", 1, group=DP)
+    calls = {rank: [done, waits(number=8), waits(number=9)] for rank in range(4)}
+    status = None if completed is None else {rank: {"0": (9, completed)} for rank in calls}
+    folder = write(tmp_path / "dumps", calls, FOUR | {DP: [0, 1, 2, 3]}, status, first=70)
+
+    content = find_hang([folder])
+    assert is_lost == ("the cause may be overwritten" in content["verdict"])
+    assert is_lost != ("None is behind" in content["verdict"])
+    assert [("stalled", [])] == causes(content)
+
+
+def test_a_send_without_its_receive_beside_a_collective_that_all_began(tmp_path: Path) -> None:
+    """Ranks that wait for the sender inherit it."""
+    calls = {
+        0: [waits("send 0->1", 5, group=TP, is_p2p=True), waits(number=7, group=DP)],
+        1: [],
+        2: [waits(number=7, group=DP)],
+    }
+    groups = {WORLD: [0, 1, 2], TP: [0, 1], DP: [0, 2]}
+
+    content = find_hang([write(tmp_path / "dumps", calls, groups)])
+    assert [("missing", [1])] == causes(content)
+    assert "rank 0 waits to send to rank 1, which has not begun to receive" in content["verdict"]
+    assert ["stalled"] == [fault["kind"] for fault in content["faults"] if not fault["is_cause"]]
+
+
+def test_collectives_that_all_began_are_told_by_the_first(tmp_path: Path) -> None:
+    """Those begun after it, by ranks that wait in it, follow from it."""
+    calls = {rank: [*DONE, waits(), waits(number=1, group=(TP, OTHER_TP)[rank // 2])] for rank in range(4)}
+
+    content = find_hang([write(tmp_path / "dumps", calls, FOUR | {TP: [0, 1], OTHER_TP: [2, 3]})])
+    assert [("0 default_pg", True), ("5 tp", False), ("6 tp", False)] == [
+        (fault["group"], fault["is_cause"]) for fault in content["faults"]
+    ]
+
+
+def gloo(number: int, group: tuple[str, str], is_over: bool = False) -> Call:
+    entry = call("all_reduce", number, "scheduled", group=group)
+    return {**entry, "profiling_name": "gloo:all_reduce", "retired": is_over}
+
+
+def test_groups_that_wait_for_each_other_are_a_circle(tmp_path: Path) -> None:
+    """Each rank waits alone in a group whose ranks are not listed; nothing says that none is behind."""
+    groups = [("3", "undefined"), ("4", "undefined"), ("5", "undefined")]
+    calls = {rank: [gloo(1, WORLD, is_over=True), gloo(1, group)] for rank, group in enumerate(groups)}
+
+    content = find_hang([write(tmp_path / "dumps", calls, {("", ""): []})])
+    assert [("group", [0, 1, 2])] == causes(content)
+    assert "circle" in content["verdict"]
+    assert "None is behind" not in json.dumps(content)
+
+
+def test_of_a_group_whose_ranks_are_not_listed_nobody_is_cleared(tmp_path: Path) -> None:
+    """Two ranks wait in it; whether a third has not come is unknown."""
+    group = ("3", "undefined")
+    calls = {rank: [gloo(1, WORLD, is_over=True), gloo(1, group)] for rank in range(2)}
+    calls[2] = [gloo(1, WORLD, is_over=True)]
+
+    content = find_hang([write(tmp_path / "dumps", calls, {("", ""): []})])
+    assert [("unknown", [])] == causes(content)
+    assert "None is behind" not in json.dumps(content)
+
+
+def test_a_circle_of_groups_with_known_ranks_is_named(tmp_path: Path) -> None:
+    """Who waits where, and for whom."""
+    calls = {0: [waits(number=1, group=TP)], 1: [waits(number=1, group=OTHER_TP)], 2: [waits(number=1, group=DP)]}
+    groups = {TP: [0, 1], OTHER_TP: [1, 2], DP: [0, 2]}
+
+    content = find_hang([write(tmp_path / "dumps", calls, groups)])
+    expected = (
+        "circle: rank 0 in group 5 tp for rank 1, rank 1 in group 6 tp for rank 2, rank 2 in group 7 dp for rank 0."
+    )
+    assert expected in content["verdict"]
+
+
+def test_dumps_in_folders_of_machines_are_one_job(tmp_path: Path) -> None:
+    """A folder without dumps is searched below."""
+    for machine, some in (("node0", (0, 1)), ("node1", (2, 3))):
+        folder = tmp_path / "dumps" / machine
+        folder.mkdir(parents=True)
+        write(folder, {rank: DONE + ([] if rank == 2 else [waits()]) for rank in some}, FOUR)
+
+    assert [2] == find_hang([tmp_path / "dumps"])["culprits"]
+
+
+REAL = ROOT.parent / "shared" / "inputs" / "flight"
+TRUTH: dict[str, list[tuple[str, list[int]]]] = {
+    "gpu_error_1st": [("gpu", [12]), ("gpu", [14])],
+    "gpu_error_2nd": [("gpu", [14]), ("gpu", [9])],
+    "fr1_pp_send_without_recv": [("missing", [1])],
+    "fr2_only_active": [("gpu", [2])],
+    "flight_subdead_gloo": [("group", [0, 1, 2, 3])],
+}
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_the_ranks_of_real_hangs_are_named(name: str, tmp_path: Path) -> None:
+    """Dumps of a job on 16 GPUs and of smaller ones; without any one of them there is an answer, too."""
+    if not (REAL / name).is_dir():
+        pytest.skip("the dumps are not here")
+    content = find_hang([REAL / name])
+    files = [path for path in (REAL / name).iterdir() if path.suffix != ".log"]
+
+    assert TRUTH[name] == causes(content)
+    assert "overwritten" not in content["verdict"]
+    assert "None is behind" not in content["verdict"]
+    for left_out in files:
+        assert find_hang([path for path in files if path != left_out])["verdict"]
 
 
 def test_groups_of_one_name_are_told_apart(tmp_path: Path) -> None:

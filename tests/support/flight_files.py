@@ -36,17 +36,37 @@ def call(operator: str, number: int, state: str = "completed", group: tuple[str,
     }
 
 
-def write(folder: Path, ranks: dict[int, list[Call]], groups: dict[tuple[str, str], list[int]] | None = None) -> Path:
-    """Write the dumps of ranks, pickles for even ranks and JSON, which has no stacks, for odd ones."""
+def write(
+    folder: Path,
+    ranks: dict[int, list[Call]],
+    groups: dict[tuple[str, str], list[int]] | None = None,
+    status: dict[int, dict[str, tuple[int, int]]] | None = None,
+    first: int = 0,
+) -> Path:
+    """Write the dumps of ranks, pickles for even ranks and JSON, which has no stacks, for odd ones.
+
+    Args:
+        status: by rank and id of a group, the numbers of the last collectives that it has enqueued and completed.
+        first: the number of the first entry; those before it are overwritten.
+    """
     folder.mkdir(exist_ok=True)
     for rank, calls in ranks.items():
-        entries = [{"record_id": order, **entry} for order, entry in enumerate(calls)]
+        entries = [{"record_id": order, **entry} for order, entry in enumerate(calls, first)]
         config = {
             name: {"name": name, "desc": about, "ranks": str(members)}
             for (name, about), members in (groups or {WORLD: sorted(ranks)}).items()
             if rank in members
         }
-        content = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
+        as_read = str if rank % 2 else int  # JSON has these numbers as text
+        counts = {
+            name: {
+                "last_enqueued_collective": as_read(enqueued),
+                "last_started_collective": as_read(-1),
+                "last_completed_collective": as_read(completed or -1),
+            }
+            for name, (enqueued, completed) in (status or {}).get(rank, {}).items()
+        }
+        content = {"version": "2.10", "pg_config": config, "pg_status": counts, "entries": entries}
         if rank % 2:
             for entry in entries:
                 del entry["frames"]

@@ -51,7 +51,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         " ".join(sizes[:_MAX_TENSORS]) + more,
         " ".join(row["dtypes"] or ()),
     )
-    return *("–" if word in (None, "") else str(word) for word in words), row["state"] or "has begun none", place
+    return *("–" if word in (None, "") else str(word) for word in words), row["state"] or "no call in its dump", place
 
 
 def _table(columns: tuple[str, ...], rows: Any) -> TextTable:
