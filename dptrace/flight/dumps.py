@@ -95,6 +95,8 @@ class Dump:
     """Of groups by that number, where no entry tells their name."""
     is_cut: bool = False
     """Whether the entries are consecutive and do not begin with the rank's first."""
+    has_gaps: bool = False
+    """Whether entries between others were left out, as completed ones are by ``onlyActive``."""
 
 
 @dataclass(slots=True)
@@ -278,15 +280,14 @@ def _dump(rank: int, path: Path, content: Mapping[str, Any]) -> Dump:
         call.state = "ended" if call.state == _GLOO_OVER else call.state
     for call in calls:
         call.state = "completed" if call.state == _GLOO_OVER else call.state
-    dump = Dump(rank, path, calls, members, is_cut=_is_cut(entries or ()))
+    dump = Dump(rank, path, calls, members)
+    ids = [_whole(entry.get("record_id")) for entry in entries or ()]
+    if ids and None not in ids:
+        first = ids[0] or 0
+        dump.has_gaps = ids != [*range(first, first + len(ids))]
+        dump.is_cut = first > 0 and not dump.has_gaps
     _add_progress(dump, content.get("pg_status"), entries or ())
     return dump
-
-
-def _is_cut(entries: Sequence[Mapping[str, Any]]) -> bool:
-    ids = [_whole(entry.get("record_id")) for entry in entries]
-    first = ids[0] if ids else None
-    return bool(first) and ids == [*range(first or 0, (first or 0) + len(ids))]
 
 
 def _add_progress(dump: Dump, status: object, entries: Sequence[Mapping[str, Any]]) -> None:
@@ -312,6 +313,10 @@ def _add_progress(dump: Dump, status: object, entries: Sequence[Mapping[str, Any
         one = found.get(number)
         if one is not None and group not in unlike and lasts[group].number == one.begun:
             dump.progress[group] = one
+    for call in dump.calls:
+        one = None if call.is_p2p else dump.progress.get(call.group)
+        if one is not None and call.number <= one.completed:
+            call.state = "completed"
     named = {*dump.ids.values()}
     dump.others = {number: one for number, one in found.items() if number not in named}
 

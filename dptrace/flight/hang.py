@@ -184,6 +184,9 @@ class _Job:
         listed_ranks = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks[-1:]}
         self.begun: dict[str, dict[int, int]] = {}
         self.completed: dict[str, dict[int, int]] = {}
+        # Dumps may hold open calls only (onlyActive).
+        self.holds_completed = any(call.is_over for dump in dumps for call in dump.calls)
+        self.is_open_only = not self.holds_completed and any(dump.has_gaps for dump in dumps)
         for dump in dumps:
             self._count(dump)
         self.world = range(max(listed_ranks | {*self.dumps}) + 1)
@@ -192,6 +195,9 @@ class _Job:
     def _count(self, dump: Dump) -> None:
         """Add the last collectives that a rank has begun and completed, by its entries and its own counts."""
         states = [(call.group, call.number, call.state == "completed") for call in dump.calls if not call.is_p2p]
+        oldest = {call.group: call.number for call in reversed(dump.calls) if not call.is_p2p}
+        if self.is_open_only and not dump.progress:  # what is not there any more has completed
+            states += [(group, number - 1, True) for group, number in oldest.items()]
         for group, one in dump.progress.items():
             states += [(group, one.begun, False), (group, one.completed, True)]
         for group, number, is_completed in states:
@@ -238,6 +244,9 @@ class _Job:
             begun = numbers[number]
             states = {call.state for calls in begun.values() for call in calls}
             absent = [rank for rank in members if lasts.get(rank, 0) < number]
+            # Where one has completed a later one, too, those without a dump have taken part in this one.
+            if not set(absent) & self.dumps.keys() and max(self.completed.get(group, {}).values(), default=0) > number:
+                absent = []
             is_stuck = bool(states - {"completed", "ended"})
             is_over = not is_stuck and "ended" not in states
             created = min(calls[0].created_ns or 0 for calls in begun.values())
@@ -306,7 +315,7 @@ class _Job:
         most = max(completed[rank] for rank in over)
         text = (
             f"In group {group}, {ranks_text(over)} completed collectives up to {most}, {ranks_text(behind)} only up to "
-            f"{number - 1}: collective {number} ({operator}), which all began, has not ended there. "
+            f"{number - 1}: collective {number} ({operator}), which they began, has not ended there. "
             f"{ranks_text(behind, capital=True)} {'is' if len(behind) == 1 else 'are'} behind on the GPU"
         )
         late = [rank for rank in behind if begun[rank] < max(begun.values())]
@@ -352,13 +361,15 @@ class _Job:
         ahead = {} if behind else self._ahead(missing, stalled)
         causes += ahead.values()
         waiting |= {rank for fault in (*missing, *causes) for rank in fault.waiting}
-        if behind:
-            waiting |= {rank for rank in self.dumps if self._open_call(rank)}
+        are_in_call = {rank for rank in self.dumps if self._open_call(rank)}
         for fault in missing:
             if fault.group in ahead:
                 continue
-            known = [rank for rank in fault.culprits if rank in self.dumps and rank not in waiting]
-            gone = [rank for rank in fault.culprits if rank not in self.dumps]
+            # In dumps of open calls, a rank may have completed its side of a message.
+            excused = waiting | are_in_call if behind or (self.is_open_only and not self._calls(fault)) else waiting
+            known = [rank for rank in fault.culprits if rank in self.dumps and rank not in excused]
+            # A dump that misses explains no GPU that is behind in a group of which all ranks have one.
+            gone = [rank for rank in fault.culprits if rank not in self.dumps and (not behind or rank in self.damaged)]
             if known:
                 elsewhere = any(self._open_call(rank) for rank in known)
                 causes.append(replace(fault, kind="group" if elsewhere else "missing", culprits=known))
@@ -409,14 +420,13 @@ class _Job:
 
     def overwritten(self) -> list[str]:
         """Return a sentence on ranks whose recorder has lost the collective that hangs; none where all kept it."""
-        holds_completed = self._holds_completed()
         lost = []
         for rank, dump in self.dumps.items():
             oldest = {(call.group, call.is_p2p): call for call in reversed(dump.calls)}
             for call in oldest.values():
                 one = None if call.is_p2p else dump.progress.get(call.group)
                 # Dumps of open calls only have no completed ones before them.
-                is_lost = dump.is_cut and holds_completed if one is None else one.completed + 1 < call.number
+                is_lost = dump.is_cut and self.holds_completed if one is None else one.completed + 1 < call.number
                 if is_lost and call.number > 1 and not call.is_over:
                     lost.append(rank)
                     break
@@ -425,10 +435,6 @@ class _Job:
         began = f"{ranks_text(lost, capital=True)} began more after the one that hangs than the recorder keeps"
         return [f"{began}, so that the cause may be overwritten: make it larger, with TORCH_FR_BUFFER_SIZE=20000."]
 
-    def _holds_completed(self) -> bool:
-        """Return whether there are completed calls in the dumps; they may hold open ones only (``onlyActive``)."""
-        return any(call.is_over for dump in self.dumps.values() for call in dump.calls)
-
     def places(self) -> list[str]:
         """Return where the culprits are, a sentence each."""
         texts = []
@@ -436,7 +442,7 @@ class _Job:
             calls = self.dumps[rank].calls
             own = next((call for call in calls if self._is_fault(call, rank)), None)
             call = own or self._open_call(rank) or next(reversed(calls), None)
-            did = "has begun none" if self._holds_completed() else "has no open call"
+            did = "has begun none" if self.holds_completed else "has no open call"
             if call is not None:
                 at = f", at {user_line(stack)}" if (stack := call.stack) else ""
                 last = "is in" if not call.is_over else "began" if call is not calls[-1] else "has last begun"

@@ -185,6 +185,28 @@ def test_a_rank_behind_on_its_host_too_is_told_so(tmp_path: Path) -> None:
     assert "on the host, too: begun up to 8, others up to 11" in content["verdict"]
 
 
+def test_a_rank_without_a_dump_is_not_to_blame_for_a_gpu_that_is_behind(tmp_path: Path) -> None:
+    """Others have completed two more, in which it took part."""
+    calls = open_only({0: range(8, 9), 1: range(6, 9)})
+    status = {0: {"0": (8, 7)}, 1: {"0": (8, 5)}}
+
+    content = find_hang([write(tmp_path / "dumps", calls, {WORLD: [0, 1, 2]}, status)])
+    assert [("gpu", [1])] == causes(content)
+    assert "Rank 2 left no dump." in content["notes"]
+
+
+def test_what_dumps_of_open_calls_do_not_hold_is_completed(tmp_path: Path) -> None:
+    """Without torch's counts, gaps in the numbers of entries tell that completed calls are left out."""
+    calls = open_only({0: range(8, 9), 1: range(6, 9)})
+    folder = write(tmp_path / "dumps", calls, {WORLD: [0, 1]}, first=20)
+    path = folder / "rank_1.json"
+    content = json.loads(path.read_text())
+    content["entries"][0]["record_id"] -= 3
+    path.write_text(json.dumps(content))
+
+    assert [("gpu", [1])] == causes(find_hang([folder]))
+
+
 def test_a_broadcast_that_its_source_has_completed_blames_no_gpu(tmp_path: Path) -> None:
     """The source need not wait for the others."""
     calls = {0: [*DONE, call("broadcast", 3)], 1: [*DONE, waits("broadcast")]}
