@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import combinations, product
 from math import prod
 from pathlib import Path
@@ -21,8 +22,8 @@ _MAX_PLACES = 3
 _NOTHING = "No collective is waiting: each rank has completed all that it began, and equally many."
 _UNKNOWN = "No collective is waiting on the ranks with a dump; whether one does can't be told without all ranks' dumps."
 _NONE_BEHIND = " None is behind: look at the network, and at what the GPUs do."
-_ROOTED = ("broadcast", "reduce", "_reduce_oop", "gather", "scatter", "send", "recv")
-"""Operators that some ranks complete before all have taken part."""
+_ROOTED = {"broadcast", "broadcast_oop", "reduce", "reduce_oop", "gather", "scatter", "coalesced"}
+"""Operators that some ranks may complete before all have taken part."""
 _EMPTY = "The dumps hold no collective: none was begun, or the recorder was off (TORCH_NCCL_TRACE_BUFFER_SIZE=2000)."
 NEXT = {
     "missing": (
@@ -94,7 +95,7 @@ def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
     if dumps.ranks:
         job = _Job(dumps.ranks, dumps.damaged)
         faults, rows, notes = job.faults(), job.rows(), job.notes()
-        places = [*job.places(), *job.overwritten()]
+        places = [*job.places(), *job.overwritten]
         nothing = _NOTHING if len(dumps.ranks) == len(job.world) else _UNKNOWN
     else:
         faults, rows, notes = _of_counts(dumps)
@@ -287,8 +288,8 @@ class _Job:
             by_state.setdefault(begun[rank][-1].state, []).append(rank)
         # A rank that has completed it need not have kept it.
         over = sorted({*by_state.get("completed", ()), *(rank for rank, last in completed.items() if last >= number)})
-        if over and "begun" not in by_state and not operator.lower().startswith(_ROOTED):
-            behind = [rank for rank in sorted(begun) if rank not in over]
+        behind = [rank for rank in sorted(begun) if rank not in over]
+        if over and behind and "begun" not in by_state and operator.lower().lstrip("_") not in _ROOTED:
             return Fault("gpu", *place, behind, sorted(begun), self._gpu_text(place, behind, over), created)
         if over:
             by_state["completed"] = over
@@ -299,13 +300,13 @@ class _Job:
         kind = "stalled"
         if self.knows_members(group):
             text = f"In group {group}, all ranks began collective {number} ({operator}) alike; it is {states}."
-            text += "" if culprits or self.overwritten() else _NONE_BEHIND
+            text += "" if culprits or self.overwritten else _NONE_BEHIND
         else:
             text = (
                 f"In group {group}, the ranks seen in it began collective {number} ({operator}) alike; it is {states}."
             )
             text += " Whether others belong to the group, the dumps do not say."
-            # A job of one machine without a rank's dump is rare; a group without one of its ranks is not.
+            # Where all ranks of the job have begun it, none of a group can be left.
             kind = "stalled" if culprits or len(begun) == len(self.world) else "unknown"
         return Fault(kind, *place, culprits, sorted(begun), text, created)
 
@@ -393,7 +394,9 @@ class _Job:
         return firsts or list(few)
 
     def _calls(self, fault: Fault) -> dict[int, Calls]:
-        """Return the calls that a fault is about, by rank; none of a message."""
+        """Return the calls that a fault is about, by rank; none of a message, whose number is none of collectives."""
+        if "->" in fault.operator or "<-" in fault.operator:
+            return {}
         return self.groups.get(fault.group, {}).get(fault.number, {})
 
     def _unseen_circle(self, stalled: Sequence[Fault]) -> list[Fault]:
@@ -418,6 +421,7 @@ class _Job:
         ranks = {known: [rank for rank in gone if (rank in self.damaged) == known] for known in why}
         return " ".join(f"{ranks_text(ranks[one], capital=True)} {text}" for one, text in why.items() if ranks[one])
 
+    @cached_property
     def overwritten(self) -> list[str]:
         """Return a sentence on ranks whose recorder has lost the collective that hangs; none where all kept it."""
         lost = []

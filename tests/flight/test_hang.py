@@ -207,6 +207,13 @@ def test_what_dumps_of_open_calls_do_not_hold_is_completed(tmp_path: Path) -> No
     assert [("gpu", [1])] == causes(find_hang([folder]))
 
 
+def test_a_reduce_scatter_needs_all_ranks(tmp_path: Path) -> None:
+    """It is none of the operators that only one rank ends."""
+    calls = {0: [*DONE, call("reduce_scatter", 3)], 1: [*DONE, waits("reduce_scatter")]}
+
+    assert [("gpu", [1])] == causes(find_hang([write(tmp_path / "dumps", calls, {WORLD: [0, 1]})]))
+
+
 def test_a_broadcast_that_its_source_has_completed_blames_no_gpu(tmp_path: Path) -> None:
     """The source need not wait for the others."""
     calls = {0: [*DONE, call("broadcast", 3)], 1: [*DONE, waits("broadcast")]}
@@ -232,8 +239,8 @@ def test_the_cause_is_overwritten_only_where_the_ring_was(completed: int | None,
 def test_a_send_without_its_receive_beside_a_collective_that_all_began(tmp_path: Path) -> None:
     """Ranks that wait for the sender inherit it."""
     calls = {
-        0: [waits("send 0->1", 5, group=TP, is_p2p=True), waits(number=7, group=DP)],
-        1: [],
+        0: [call("all_reduce", 5, group=TP), waits("send 0->1", 5, group=TP, is_p2p=True), waits(number=7, group=DP)],
+        1: [call("all_reduce", 5, group=TP)],
         2: [waits(number=7, group=DP)],
     }
     groups = {WORLD: [0, 1, 2], TP: [0, 1], DP: [0, 2]}
