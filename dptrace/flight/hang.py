@@ -410,8 +410,8 @@ class _Job:
         alone.sort(key=lambda fault: fault.waiting)
         places = ", ".join(f"{ranks_text(fault.waiting)} in group {fault.group}" for fault in alone)
         text = (
-            f"Groups wait for each other in a circle: {places}. Each waits for a rank that waits in another of them; "
-            "which ranks belong to these groups, the dumps do not say."
+            f"Groups wait for each other in a circle: {places}. Each waits for a rank that waits in another one, if "
+            "these are the dumps of all ranks; which ranks belong to these groups, they do not say."
         )
         return [replace(alone[0], kind="group", culprits=[*self.world], waiting=[*self.world], text=text)]
 
