@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dptrace.analysis.findings.finding import leading
+from dptrace.analysis.findings.finding import is_compiled, leading
 from dptrace.analysis.per_gpu.split import CAUSES
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
@@ -271,12 +271,31 @@ _WITHOUT_BUCKETS = {*REPLICATED} - {*modes_with("ddp"), *modes_with("nodes")}
 """Modes that all-reduce each gradient on its own."""
 
 
+def _is_ddp(run: Run) -> bool:
+    """Return whether the model is a DistributedDataParallel."""
+    of_mode = run.metadata.get("mode") in modes_with("ddp")
+    return of_mode or bool(run.metadata.get("ddp")) or any(timeline.uses_ddp for timeline in run.timelines)
+
+
+def _is_fsdp2(run: Run) -> bool:
+    """Return whether fully_shard is in use."""
+    labels = (call.label for timeline in run.timelines for call in timeline.collectives)
+    return run.metadata.get("mode") in modes_with("fully sharded") or any(one.startswith("FSDP::") for one in labels)
+
+
+def _kind_of_job(run: Run) -> str:
+    """Return what follows the name of an item that is done differently: with DDP, with fully_shard, without either."""
+    return "-ddp" if _is_ddp(run) else "-fsdp2" if _is_fsdp2(run) else ""
+
+
 class WhatIfCheck(NamedTuple):
     """The what-if that answers an item."""
 
     name: str
     changes: dict[str, Any]
     """Options of :meth:`dptrace.Run.whatif`, with those in *beyond*."""
+    texts: str = ""
+    """The row of its texts, where that is not its name."""
     bound: bool = False
     """Whether the gain is what is possible at most."""
     beyond: dict[str, Any] | None = None
@@ -300,18 +319,20 @@ def applicable_checks(run: Run) -> Iterator[WhatIfCheck]:
         yield WhatIfCheck("straggler", late)
         yield WhatIfCheck("overlap", {"perfect_overlap": True}, bound=True)
         yield WhatIfCheck("faster-links", {"bandwidth": "2x"})
-        yield WhatIfCheck("accumulate", {"accumulate": _MICRO_STEPS}, number=_MICRO_STEPS)
+        job = _kind_of_job(run)
+        yield WhatIfCheck("accumulate", {"accumulate": _MICRO_STEPS}, f"accumulate{job}", number=_MICRO_STEPS)
         if mode in _WITHOUT_BUCKETS:
             yield WhatIfCheck("ddp", {"schedule": "ddp"})
         if _sends_wide(run):
-            yield WhatIfCheck("compress", {"compress": "bf16"})
+            yield WhatIfCheck("compress", {"compress": "bf16"}, f"compress{job}")
         if mode == "ddp" or run.metadata.get("ddp"):
             for cap in _CAPS:
                 yield WhatIfCheck("bucket-size", {"bucket_cap_mb": cap}, number=cap)
     if not run.on_cpu:  # where one rank's host is late, what frees all hosts counts on top of that
         several = len(run.ranks) > 1
         changes = {**late, "no_host_delay": True} if several else {"no_host_delay": True}
-        yield WhatIfCheck("compile", changes, bound=True, beyond=late if several else None)
+        name = "cuda-graphs" if is_compiled(run.timelines) else "compile"
+        yield WhatIfCheck(name, changes, bound=True, beyond=late if several else None)
     if run.recompute_percent():
         yield WhatIfCheck("checkpoint-activations", {"no_recompute": True}, bound=True)
 
@@ -343,7 +364,7 @@ def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction
 
 
 def _answered(run: Run, item: WhatIfCheck, step_ns: float) -> Check:
-    texts = RECORDED_TEXTS[item.name]
+    texts = RECORDED_TEXTS[item.texts or item.name]
     about: dict[str, Any] = {
         "what": texts.what.format(item.number),
         "do": texts.do.format(item.number),

@@ -444,7 +444,7 @@ class _Waits:
         longer = f"{'up to ' if len(steps) > 1 else ''}{most} longer" + (f" {steps_text(steps)}" if steps else "")
         steps_of_all = len({name for timeline in self.run.timelines for name in timeline.windows.names})
         cost_ns = round(gpu_ns / max(1, steps_of_all * len(self.run.timelines)))
-        advice = straggler_advice(group.cause, self.run.metadata)
+        advice = straggler_advice(group.cause, self.run.metadata, largest.what)
         text = f"{waiting_text(waiting, group.ranks)}: {reason}, {longer}."
         return Finding("straggler", text, advice, cost_ns, cost_ns / max(1.0, step_ns), evidence)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from dptrace.replay.advice import recorded_advice
 from dptrace.run.run import Run
 from tests.support.paths import TRACES
 from tests.support.real_traces import needs_real_traces, real
+from tests.support.replay_files import job_rank
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,46 @@ def test_one_rank_has_no_communication() -> None:
 
     assert not {"overlap", "faster-links", "straggler", "efficiency"} & {*items(content)}
     assert 1 == content["ranks"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "info", "hook"),
+    [
+        ("naive", {}, ""),
+        ("tp", {}, ""),
+        (None, {}, ""),
+        ("ddp", {}, "no_sync"),
+        (None, {"ddp": {"world_size": 2}}, "no_sync"),
+        ("fsdp", {}, "set_requires_gradient_sync"),
+    ],
+)
+def test_what_is_to_be_done_fits_how_the_job_trains(
+    job: Path, mode: str | None, info: dict[str, Any], hook: str
+) -> None:
+    """Gradients are accumulated with no_sync under DDP alone; another way to train has no such call."""
+    run = dptrace.open(job, cache=False)
+    run = replace(run, metadata={"mode": mode, **info})
+    found = items(recorded_advice(run))["accumulate"]["do"]
+
+    assert hook in found
+    assert ("no_sync" == hook) == ("no_sync" in found)
+
+
+def test_a_compiled_job_is_to_use_graphs(tmp_path: Path) -> None:
+    """It is compiled already: what frees its host is a graph, and the gain is the same."""
+    written = [job_rank(rank, 300, 523) for rank in (0, 1)]
+    for rank, file in enumerate(written):
+        file.write(tmp_path / f"rank{rank}.json")
+    eager = items(recorded_advice(dptrace.open(tmp_path, cache=False)))
+    for rank in (0, 1):
+        path = tmp_path / f"rank{rank}.json"
+        path.write_text(path.read_text().replace('"forward"', '"triton_poi_fused_add_0"'))
+    compiled = items(recorded_advice(dptrace.open(tmp_path, cache=False)))
+
+    assert {"compile"} == {"compile", "cuda-graphs"} & eager.keys()
+    assert {"cuda-graphs"} == {"compile", "cuda-graphs"} & compiled.keys()
+    assert "torch.compile" not in compiled["cuda-graphs"]["what"] + compiled["cuda-graphs"]["do"]
+    assert eager["compile"]["gain_ns"] == compiled["cuda-graphs"]["gain_ns"]
 
 
 def test_a_run_without_steps_is_refused() -> None:

@@ -85,8 +85,8 @@ _SHORT_NS = 10_000
 _LONGEST_GAP_NS = 100_000
 """Idle time beyond it is not a launch's: the host waited, loaded data or ran Python."""
 _SHORT_KERNELS_ADVICE = (
-    "Launch several at once: capture the step in CUDA graphs (torch.compile(mode='reduce-overhead'), "
-    "torch.cuda.make_graphed_callables), {}or use fused or foreach optimizers."
+    "Launch several at once: capture the step in CUDA graphs ({}, torch.cuda.make_graphed_callables), {}or use fused "
+    "or foreach optimizers."
 )
 
 
@@ -106,7 +106,8 @@ def short_kernels(context: ComputeContext) -> list[Finding]:
         f"{context.per_step(short):,.0f} kernels per step are shorter than {duration(_SHORT_NS)} "
         f"({share(short / kernels)} of all), and the GPU is idle for {duration(context.per_step(idle))} between them"
     )
-    advice = _SHORT_KERNELS_ADVICE.format("" if context.is_compiled else "fuse them (torch.compile), ")
+    graphs = ("torch.compile(mode='reduce-overhead')", "fuse them (torch.compile), ")
+    advice = _SHORT_KERNELS_ADVICE.format(*(("mode='reduce-overhead'", "") if context.is_compiled else graphs))
     return [context.finding("short_kernels", text, advice, idle)]
 
 

@@ -145,6 +145,8 @@ class _Reason(msgspec.Struct, frozen=True):
     text: str
     """Empty where sizes and kernels show none."""
     advice: str
+    advice_if_compiled: str = ""
+    """Instead, where torch.compile is in use."""
 
 
 def _is_fp32_without_tensor_cores(product: _Product) -> bool:
@@ -206,6 +208,8 @@ _REASONS = (
         "although they are large and aligned",
         "Look at layout and kernel (`dptrace kernels --by kernel --full-names`): transposed copies before the product, "
         "an old cuBLAS, or a kernel chosen without autotuning (torch.compile(mode='max-autotune')).",
+        "Look at layout and kernel (`dptrace kernels --by kernel --full-names`): transposed copies before the product, "
+        "an old cuBLAS, or a kernel chosen without autotuning (mode='max-autotune').",
     ),
 )
 PRODUCT_KINDS = tuple(reason.kind for reason in _REASONS)
@@ -257,7 +261,8 @@ def _finding(context: ComputeContext, reason: _Reason, products: Sequence[_Produ
             for product in products[:_EXAMPLES]
         ]
     }
-    return context.finding(reason.kind, text, reason.advice, sum(p.cost_ns for p in products), evidence)
+    advice = (context.is_compiled and reason.advice_if_compiled) or reason.advice
+    return context.finding(reason.kind, text, advice, sum(p.cost_ns for p in products), evidence)
 
 
 def _noun(products: Sequence[_Product]) -> str:
@@ -349,6 +354,10 @@ _ELEMENTWISE_ADVICE = (
     "Compile the part of the model around them (torch.compile fuses such chains into one kernel), or use fused "
     "operators (rms_norm, fused rotary embeddings)."
 )
+_BETWEEN_GRAPHS_ADVICE = (
+    "They run outside the compiled graphs: find what ends these (TORCH_LOGS=graph_breaks), or use fused operators "
+    "(rms_norm, fused rotary embeddings)."
+)
 _OPTIMIZER_ADVICE = "Give the optimizer fused=True or foreach=True: it then updates all parameters with few kernels."
 
 
@@ -367,7 +376,7 @@ def elementwise_chains(context: ComputeContext) -> list[Finding]:
     in_optimizer = kernels.phase[chain[first]] == Phase.OPTIMIZER
     found = []
     for kind, chosen, advice in (
-        ("elementwise_chains", ~in_optimizer, _ELEMENTWISE_ADVICE),
+        ("elementwise_chains", ~in_optimizer, _BETWEEN_GRAPHS_ADVICE if context.is_compiled else _ELEMENTWISE_ADVICE),
         ("unfused_optimizer", in_optimizer, _OPTIMIZER_ADVICE),
     ):
         if not chosen.any():

@@ -196,7 +196,18 @@ class Unclaimed(msgspec.Struct, frozen=True):
         return cls(idle_ns, explained)
 
 
-_INDUCTOR = re.compile(r"triton_[a-z]+_fused_")
+_INDUCTOR = re.compile(r"triton_([a-z]+_fused_|tem_|_\d)")
+"""Names of kernels that inductor generates; in torch 2.0 they begin with ``triton__0``."""
+_COMPILED_CALL = re.compile("CompiledFunction|CompiledFxGraph|Torch-Compiled Region")
+
+
+def is_compiled(timelines: Iterable[Timeline]) -> bool:
+    """Return whether torch.compile is in use: its kernels run, or the host is in a compiled graph."""
+    return any(
+        any(_INDUCTOR.match(name) or _COMPILED_CALL.search(name) for name in timeline.names)
+        or any(_COMPILED_CALL.search(f"{label.what} {label.where}") for label in timeline.host.labels)
+        for timeline in timelines
+    )
 
 
 class CostContext(msgspec.Struct, frozen=True, dict=True):
@@ -209,8 +220,8 @@ class CostContext(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def is_compiled(self) -> bool:
-        """Whether kernels of torch.compile run, by the names that inductor gives them."""
-        return any(_INDUCTOR.match(name) for timeline in self.timelines for name in timeline.names)
+        """Whether torch.compile is in use."""
+        return is_compiled(self.timelines)
 
     @cached_property
     def steps(self) -> int:
@@ -384,12 +395,25 @@ _TAIL = 0.8
 _ANY = "Overlap it with independent compute, or send fewer bytes."
 _CAP_BYTES = 25 << 20
 """DDP's default of bucket_cap_mb."""
+_EXPANDING = ("cuMemMap", "cuMemUnmap", "cuMemCreate", "cuMemRelease", "cuMemSetAccess", "hipMemMap", "hipMemCreate")
+"""Calls by which the allocator lets segments expand."""
 _ALLOC_CONF = (2, 10)
 """First torch whose CUDA allocator takes its settings from PYTORCH_ALLOC_CONF; 2.9 knows the name and ignores it."""
 
 
-def allocator_advice(metadata: Mapping[str, Any]) -> str:
-    """Return advice on allocations, with the variable that the recorded torch reads, or both where it is not known."""
+def allocator_advice(metadata: Mapping[str, Any], call: str = "") -> str:
+    """Return advice on allocations, with the variable that the recorded torch reads, or both where it is not known.
+
+    Args:
+        call: the call that takes the longest: of pinned memory of the host, or of segments that expand already.
+    """
+    if "Host" in call:
+        return (
+            "It is pinned memory of the host, which PyTorch keeps and reuses by size: pin buffers once before the "
+            "loop, and copy each batch into them."
+        )
+    if call.startswith(_EXPANDING):
+        return "Segments that expand are in use: leave memory headroom, and allocate once before the loop."
     version = re.match(r"(\d+)\.(\d+)", str(_mapping(metadata.get("versions")).get("torch")))
     new, old = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
     if version is None:
@@ -419,14 +443,12 @@ def exposed_advice(
     if gradients and count > _MANY and (0 < size < _SMALL or count > 5 * _MANY):
         bytes_each = f", {byte_size(size)} on average" if size else ""
         text += f" {count:.0f} per step{bytes_each}: each pays the latency."
-        return text, "Reduce gradients in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
+        return text, _in_buckets(context)
     backward = sum(int(device.split.figures["backward_ns"].sum()) for device in context.devices)
     if gradients and tail >= _TAIL and hidden + exposed - waited > _BEYOND * backward:
         return text, _beyond_overlap(context, kind, backward / context.steps)
-    if gradients and tail >= _TAIL and hidden < 0.05 * exposed and _is_ddp(context):
-        return text, "No bucket is sent during backward: set a smaller bucket_cap_mb, so that the first fill earlier."
     if gradients and tail >= _TAIL and hidden < 0.05 * exposed:
-        return text, "Start it during backward: use gradient hooks, DistributedDataParallel, or smaller buckets."
+        return text, _start_earlier(context)
     if gradients and tail >= _TAIL and not _ddp_may_be(context):
         return text, "Only the last message is exposed: send it in smaller parts as gradients become ready, or in bf16."
     if gradients and tail >= _TAIL:
@@ -441,6 +463,24 @@ def exposed_advice(
     if kind in COLLECTIVES and COLLECTIVES[kind].point_to_point and context.pipelines:
         return text, "In a pipeline, this is mostly waiting for another stage, not transfer: see the bubble."
     return text, _ANY
+
+
+def _in_buckets(context: FindingContext) -> str:
+    """Return advice on gradients that are reduced in many small messages."""
+    if _is_ddp(context):
+        return "Reduce more gradients at once: raise bucket_cap_mb (25 by default)."
+    if _is_fsdp(context):
+        return "Reduce more gradients at once: give fully_shard larger parts of the model."
+    return "Reduce gradients in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
+
+
+def _start_earlier(context: FindingContext) -> str:
+    """Return advice on gradients of which none is sent during backward."""
+    if _is_ddp(context):
+        return "No bucket is sent during backward: set a smaller bucket_cap_mb, so that the first fill earlier."
+    if _is_fsdp(context):
+        return "Start it during backward: give fully_shard each block of the model, not the model alone."
+    return "Start it during backward: use gradient hooks, DistributedDataParallel, or smaller buckets."
 
 
 def _beyond_overlap(context: FindingContext, kind: str, backward_ns: float) -> str:
@@ -458,8 +498,7 @@ def _beyond_overlap(context: FindingContext, kind: str, backward_ns: float) -> s
 
 def _for_gathers(context: FindingContext) -> str:
     """Return advice on FSDP's all-gathers that the run does not follow already."""
-    gathers = [c for d in context.devices for c in d.timeline.collectives if c.kind == "all_gather"]
-    if not any(c.label.startswith("FSDP::") for c in gathers):
+    if not _is_fsdp(context):
         return _ANY
     options = _mapping(context.metadata.get("options"))
     todo = []
@@ -473,6 +512,12 @@ def _for_gathers(context: FindingContext) -> str:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _is_fsdp(context: FindingContext) -> bool:
+    """Return whether fully_shard gathers parameters."""
+    gathers = (c for device in context.devices for c in device.timeline.collectives if c.kind == "all_gather")
+    return any(call.label.startswith("FSDP::") for call in gathers)
 
 
 def _is_ddp(context: FindingContext) -> bool:

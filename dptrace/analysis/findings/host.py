@@ -330,7 +330,7 @@ def _idle_finding(context: FindingContext, idle_kind: _IdleKind, left: Unclaimed
         values = [device.split.figures[cause] for device in devices]
     else:
         values = [idle_ns[cause] for idle_ns in left.idle_ns]
-    total = context.finding(kind, idle_kind.text, _advice(context, idle_kind, ()), sum(int(ns.sum()) for ns in values))
+    total = context.finding(kind, idle_kind.text, idle_kind.advice, sum(int(ns.sum()) for ns in values))
     if total.share < MIN_SHARE:
         return total  # not reported: its gaps need no names
     means = [float(own.mean()) for own in values]
@@ -379,11 +379,22 @@ def _where(
 
 def _advice(context: FindingContext, idle_kind: _IdleKind, gaps: Sequence[Gap]) -> str:
     if idle_kind.kind == "allocator":
-        return allocator_advice(context.metadata)
+        return allocator_advice(context.metadata, gaps[0].label.what if gaps else _allocates(context))
     if idle_kind.kind == "launching" and gaps and "emcpy" in gaps[0].label.what:
         return _PIN_ADVICE
     usual = (context.is_compiled and idle_kind.advice_if_compiled) or idle_kind.advice
     return _ADVICE_ON_GAPS.get(gaps[0].label.cause, usual) if idle_kind.kind == "host_bound" and gaps else usual
+
+
+def _allocates(context: FindingContext) -> str:
+    """Return the call in which hosts allocate the longest; empty for none."""
+    spent = Counter[str]()
+    for timeline in context.timelines:
+        if len(bounds := timeline.windows.bounds):
+            for label, ns in timeline.host.spent(int(bounds[0]), int(bounds[-1])).items():
+                spent[label.what] += ns * (label.cause == HostCause.ALLOCATOR)
+    (call, ns), *_ = spent.most_common(1) or [("", 0)]
+    return call if ns else ""
 
 
 def _without_profiler(context: FindingContext, left: Unclaimed) -> tuple[str, dict[str, int]]:

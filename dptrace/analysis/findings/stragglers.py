@@ -205,7 +205,7 @@ def _finding(context: FindingContext, group: DelayGroup) -> Finding:
     }
     evidence |= {"instance": instance, "late_ns": largest.late_ns, "count": len(reached(group))}
     evidence |= {"ranks": late, "waiting_ranks": waiting, "cost_by_step_ns": steps}
-    advice = straggler_advice(group.cause, context.metadata)
+    advice = straggler_advice(group.cause, context.metadata, largest.what)
     return context.finding("straggler", text, advice, group.gpu_ns, evidence)
 
 
@@ -223,9 +223,14 @@ def _cost_by_step(context: FindingContext, group: DelayGroup) -> dict[str, int]:
     return {step: ns for step, ns in sorted(cost.items()) if ns > 0}
 
 
-def straggler_advice(cause: str, metadata: Mapping[str, Any]) -> str:
-    """Return what to do about a rank that is late for a cause; *metadata* are the contents of ``run.json``."""
-    return allocator_advice(metadata) if cause == "allocator" else _ADVICE[cause]
+def straggler_advice(cause: str, metadata: Mapping[str, Any], what: str = "") -> str:
+    """Return what to do about a rank that is late for a cause.
+
+    Args:
+        metadata: the contents of ``run.json``.
+        what: the call in which it loses the most.
+    """
+    return allocator_advice(metadata, what) if cause == "allocator" else _ADVICE[cause]
 
 
 def waiting_text(waiting: Sequence[int], late: Sequence[int]) -> str:

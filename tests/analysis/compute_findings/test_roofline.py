@@ -104,6 +104,19 @@ def test_the_costliest_chain_is_named(tmp_path: Path) -> None:
     assert "mul → exp → mul → neg" == found.evidence["chain"]
 
 
+@pytest.mark.parametrize("kernel", ["gemm", "triton_poi_fused_add_0", "triton_tem_fused_mm_0", "triton__0d1d2d"])
+def test_a_compiled_job_is_not_to_be_compiled(tmp_path: Path, kernel: str) -> None:
+    """Chains beside the compiled graphs, a slow product and short kernels: no advice calls torch.compile."""
+    file = chain(ComputeFile(step_us=1500).step(), 8, 8, 8, 8, 8).kernel("aten::mul", kernel, 5, idle=50)
+    file.kernel("aten::mm", "nvjet", 900, **inputs([4096, 4096], [4096, 4096], dtype=BF16))
+    context = context_of(tmp_path, file)
+    found = {one.kind: one for one in compute_findings(context.timelines, context.calls)}
+
+    assert {"elementwise_chains", "slow_products", "short_kernels"} <= found.keys()
+    for one in found.values():
+        assert (kernel == "gemm") == ("torch.compile" in one.advice)
+
+
 def test_chains_of_the_optimizer_have_advice_of_their_own(tmp_path: Path) -> None:
     """They are launched within its step."""
     file = ComputeFile().step()

@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from dptrace.analysis.findings.detect import Finding
-from dptrace.analysis.findings.finding import FindingContext, Gain, allocator_advice, first_bucket_advice
+from dptrace.analysis.findings.finding import (
+    FindingContext,
+    Gain,
+    allocator_advice,
+    first_bucket_advice,
+    is_compiled,
+)
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.run.cross_rank import analyze_cross_rank
-from dptrace.timeline.model import Collective, Phase
+from dptrace.timeline.model import Collective, HostActivity, HostCause, HostLabel, Phase
 from tests.support.builders import TimelineBuilder
 
 MS = 1_000_000
@@ -78,6 +85,64 @@ def test_what_was_done_already_is_not_advised(label: str, options: dict[str, str
 def test_the_allocators_variable_is_the_one_that_torch_reads(torch: str | None, names: set[str]) -> None:
     """Both where the version is not known."""
     assert names == set(re.findall(r"PYTORCH\w+", allocator_advice({"versions": {"torch": torch}})))
+
+
+@pytest.mark.parametrize(
+    ("call", "expands", "pins"),
+    [
+        ("", True, False),
+        ("cudaMalloc", True, False),
+        ("hipFree", True, False),
+        ("cudaHostAlloc", False, True),
+        ("cudaFreeHost", False, True),
+        ("hipHostMalloc", False, True),
+        ("cuMemMap", False, False),
+    ],
+)
+def test_only_memory_of_the_gpu_is_in_segments_that_expand(call: str, expands: bool, pins: bool) -> None:
+    """Pinned memory of the host is not, and where they expand already there is nothing to set."""
+    advice = allocator_advice({}, call)
+
+    assert expands == ("expandable_segments" in advice)
+    assert pins == ("pin buffers once" in advice)
+
+
+@pytest.mark.parametrize(
+    ("called", "where", "compiled"),
+    [
+        ("aten::add", "forward", False),
+        ("CompiledFunction", "", True),
+        ("aten::mm", "## Call CompiledFxGraph fol2q ##", True),
+        ("aten::mm", "Torch-Compiled Region: 0/0", True),
+    ],
+)
+def test_a_job_without_kernels_of_inductor_may_be_compiled(called: str, where: str, compiled: bool) -> None:
+    """Its products are a library's; the host is in the compiled graph."""
+    label = HostLabel(HostCause.OPERATOR, called, where)
+    host = HostActivity(np.array([0]), 100, np.array([0], np.int32), (label,))
+
+    assert compiled == is_compiled([replace(TimelineBuilder().compute(0, 100).build(), host=host)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "ddp", "said"),
+    [
+        ("all_reduce", "", True, "raise bucket_cap_mb"),
+        ("all_reduce", "", False, "as DistributedDataParallel does"),
+        ("reduce_scatter", "FSDP::post_backward_reduce", False, "larger parts"),
+    ],
+)
+def test_many_small_gradients_are_joined_as_the_job_can(kind: str, label: str, ddp: bool, said: str) -> None:
+    """DDP by its option, FSDP by what it is given; another job by buckets."""
+    build = TimelineBuilder(bounds=(0, 100 * MS)).compute(0, 50 * MS)
+    gather = label and "FSDP::all_gather (layers.0)"
+    build.collective(50 * MS, 51 * MS, Collective("all_gather", 4096, "float", "default_pg", 2, label=gather))
+    for k in range(1, 41):
+        build.collective((50 + k) * MS, (51 + k) * MS, Collective(kind, 40_000, "float", "default_pg", 2, label=label))
+    timeline = replace(build.compute(92 * MS, 100 * MS).build(), uses_ddp=ddp)
+    found = analyze_cross_rank([figures_of(timeline)], 1, {}).findings
+
+    assert said in next(one.advice for one in found if one.evidence.get("collective") == kind)
 
 
 @pytest.mark.parametrize(
