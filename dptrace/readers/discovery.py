@@ -39,6 +39,7 @@ _RANK: dict[str, Any] = {
     "flops": {"hardware": _NUMBER, "model": _NUMBER, "dtype": str},
     "unprofiled_ns": [_NUMBER],
     "profiled_ns": [_NUMBER],
+    "core_wait_ns": [_NUMBER],
     "overhead_windows": [dict],
 }
 _RUN: dict[str, Any] = {

@@ -45,6 +45,18 @@ def end_with_parent(with_signal: signal.Signals, parent: str | None = None) -> N
         os.kill(os.getpid(), with_signal)
 
 
+def core_wait_ns() -> int | None:
+    """Return how long the calling thread could have run since it began, but had no core; None where Linux is not."""
+    try:
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        try:
+            return int(os.read(file, 100).split()[1])  # time on a core, time in a queue for one, and turns
+        finally:
+            os.close(file)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def is_running(process: int) -> bool:
     """Return whether a process of this machine has not ended."""
     try:

@@ -145,6 +145,7 @@ def describe(
     return facts | {
         "unprofiled_ns": timing["unprofiled_ns"],
         "profiled_ns": _durations(recording, [window], notes)[0][:recorded],
+        "core_wait_ns": window.core_wait_ns[:recorded] or None,
         "overhead_windows": timing["overhead_windows"],
         "losses": _read_or_default("The losses", lambda: losses_as_floats(recording.losses), [], notes),
         "memory": _read_or_default("The memory figures", recording.memory.to_dict, None, notes),

@@ -26,7 +26,7 @@ from dptrace.record.hooks import Arguments, Listener, in_backward, leave, listen
 from dptrace.record.marks import mark_closure
 from dptrace.record.options.catalog import Schedule
 from dptrace.record.output import RecordingOutput, open_output, start_thread
-from dptrace.record.processes import ignore_termination
+from dptrace.record.processes import core_wait_ns, ignore_termination
 from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, device_of
 from dptrace.record.rank_metadata import MemoryTracker, describe, overhead_metadata
 from dptrace.record.windows import Plan, Purpose, Window
@@ -163,6 +163,7 @@ class Recording(Listener):
         """The thread on which the profiler is switched."""
         self._due: Callable[[], None] | None = None
         """What is to be done when the backward pass that runs has ended."""
+        self._core_wait_ns: int | None = None
         self._held_up_ns = self._cpu_began_ns = 0
         """How long the training waited for the profiler to end the last window."""
         self._error: str | None = None
@@ -256,6 +257,9 @@ class Recording(Listener):
         if window is not None and self.steps_done >= window.start:
             window.laps.append(self.stopwatch.end())
             window.cpu_ns.append(time.process_time_ns() - self._cpu_began_ns)
+            waited, before = core_wait_ns(), self._core_wait_ns
+            if waited is not None and before is not None:
+                window.core_wait_ns.append(waited - before)
         if loss is not None and self._keeps_losses():
             self.losses.append(torch.as_tensor(loss).detach())
         self.memory.end_step()
@@ -296,7 +300,7 @@ class Recording(Listener):
             # The held memory was counted in the untimed warm-up; from now on, the peak is tracked.
             self.memory.reset_peak()
         if self._window is not None:
-            self._cpu_began_ns = time.process_time_ns()
+            self._cpu_began_ns, self._core_wait_ns = time.process_time_ns(), core_wait_ns()
             self.stopwatch.begin()
         elif not self._windows and not self.output.expects_requests(self._overhead_known):
             self.is_over = True

@@ -64,6 +64,8 @@ class Window:
     """Steps beyond those that were asked for, in which it could not end."""
     cpu_ns: list[int] = field(default_factory=list)
     """The processor time of all threads of this process in its steps."""
+    core_wait_ns: list[int] = field(default_factory=list)
+    """How long the thread that trains could run in its steps but had no core; empty where the system does not say."""
 
     @property
     def steps(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.analysis.findings.cores import NO_CORE, CoreWaits, Loss, core_waits, lacks_core, may_lack_core
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, Gain, by_gain
 from dptrace.analysis.findings.stragglers import (
     Lost,
@@ -280,7 +281,8 @@ def straggler_findings(
     if len(model.processes) < 2:
         return
     every = excesses(model)
-    delays = list(_delays(every, run, model))
+    without_core = core_waits(run.metadata, run.timelines)
+    delays = _without_core(list(_delays(every, run, model)), without_core, run.on_cpu)
     step_ns = measurer.step_ns
     steps = measurer.steps
     groups = [group for group in _grouped(delays) if group.ns / steps >= MIN_SHARE * step_ns][:_MAX_FINDINGS]
@@ -378,6 +380,15 @@ def _delays(every: Sequence[Excess], run: Run, model: Model) -> Iterator[_Delay]
             yield _Delay(excess, ranks[excess.process], step)
 
 
+def _without_core(delays: Sequence[_Delay], waits: CoreWaits, on_cpu: bool) -> list[_Delay]:
+    """Return delays; those of a rank that had no core have that cause."""
+    losses = [Loss(delay.rank, delay.step, delay.excess.cause, delay.excess.ns) for delay in delays]
+    return [
+        replace(delay, excess=replace(delay.excess, cause=NO_CORE, what="", where="")) if lacks else delay
+        for delay, lacks in zip(delays, lacks_core(losses, waits, on_cpu), strict=True)
+    ]
+
+
 def _grouped(delays: Sequence[_Delay]) -> list[_Group]:
     """Group delays by root cause, the largest first."""
     lost = [Lost(d.rank, d.excess.cause, d.excess.what, d.excess.where, d.excess.ns) for d in delays]
@@ -393,6 +404,7 @@ class _Waits:
 
     def __init__(self, run: Run) -> None:
         self.run, self.matches = run, run.cross_rank.matches
+        self._core_waits = core_waits(run.metadata, run.timelines)
         late = run.cross_rank.stragglers
         self._arrivals: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
         """By rank and step: instance, lateness, cost."""
@@ -438,7 +450,8 @@ class _Waits:
         evidence |= {"once": group.is_once(self.run)}
         evidence |= {"count": len(reached), "ranks": group.ranks, "waiting_ranks": waiting, "cost_by_step_ns": cost}
         steps = [step for step in excess_by_step if step]
-        reason = straggler_reason(group.cause, largest.what, largest.where, group.ranks, self.run.on_cpu)
+        unknown = may_lack_core(own, self._core_waits, self.run.on_cpu)
+        reason = straggler_reason(group.cause, largest.what, largest.where, group.ranks, self.run.on_cpu, unknown)
         reason += f" before “{before}”" if before and group.cause == "nothing_recorded" else ""
         most = duration(max(own.values()))
         longer = f"{'up to ' if len(steps) > 1 else ''}{most} longer" + (f" {steps_text(steps)}" if steps else "")

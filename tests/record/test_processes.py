@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from dptrace.record.processes import Interrupted, catch_signals, descendants
+from dptrace.record.processes import Interrupted, catch_signals, core_wait_ns, descendants
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -115,3 +115,26 @@ def test_a_process_whose_parent_has_died_already_ends_at_once() -> None:
     tied = subprocess.run([sys.executable, "-c", code, str(os.getpid())], capture_output=True, check=False)
 
     assert (-9, b"1\n") == (left.returncode, tied.stdout)
+
+
+@pytest.mark.skipif(core_wait_ns() is None, reason="the scheduler counts no waits for cores here")
+def test_a_thread_waits_for_a_core_that_another_process_uses() -> None:
+    """Two that run on one core wait for each other about half of the time; a sleep waits for none."""
+    allowed = os.sched_getaffinity(0)
+    one = {min(allowed)}
+    busy = "import time\nend = time.monotonic() + 0.6\nwhile time.monotonic() < end: pass"
+    os.sched_setaffinity(0, one)
+    try:
+        with subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {one})\n{busy}"]):
+            before, began = core_wait_ns() or 0, time.monotonic()
+            while time.monotonic() - began < 0.8:
+                pass
+            shared = (core_wait_ns() or 0) - before
+        before = core_wait_ns() or 0
+        time.sleep(0.05)
+        slept = (core_wait_ns() or 0) - before
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+    assert 0.1e9 < shared < 0.9e9
+    assert slept < 0.05e9

@@ -31,6 +31,7 @@ CAUSES = (
     "host_bound",
     "python",
     "slower_host",
+    "no_core",
     "nothing_recorded",
     "unlevel_start",
     "before_recording",
@@ -39,9 +40,9 @@ CAUSES = (
     "unknown",
 )
 """Why a rank was late: its device computed or copied longer; its host loaded data, allocated memory, synchronized,
-was in an operator, in Python code outside operators, or slower throughout; its host did nothing that is recorded; its
-recording began at another point of the program, or the work was launched before it; it left an earlier collective
-later; it waited for another rank itself; or the trace does not show why."""
+was in an operator, in Python code outside operators, slower throughout, or without a core; its host did nothing that is
+recorded; its recording began at another point of the program, or the work was launched before it; it left an earlier
+collective later; it waited for another rank itself; or the trace does not show why."""
 
 
 class Cause(NamedTuple):

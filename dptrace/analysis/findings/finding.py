@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
+from dptrace.analysis.findings.cores import CoreWaits, core_waits
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median
 from dptrace.core.units import byte_size, duration
@@ -270,6 +271,11 @@ class FindingContext(CostContext, frozen=True, dict=True):
     def on_cpu(self) -> bool:
         """Whether the run has no GPU, so that operators are its compute."""
         return all(device.timeline.on_cpu for device in self.devices)
+
+    @cached_property
+    def core_waits(self) -> CoreWaits:
+        """How long ranks had no core; empty where that is not recorded."""
+        return core_waits(self.metadata, self.timelines)
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:

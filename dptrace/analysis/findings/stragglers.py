@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dptrace.analysis.cross_rank.stragglers import Delay
+from dptrace.analysis.findings.cores import NO_CORE, Loss, lacks_core, may_lack_core
 from dptrace.analysis.findings.finding import (
     PYTHON_ADVICE,
     SYNCHRONIZING_ADVICE,
@@ -32,6 +33,7 @@ IDLE_CAUSE = {
     "host_bound": "host_bound_ns",
     "python": "host_bound_ns",
     "slower_host": "host_bound_ns",
+    NO_CORE: "host_bound_ns",
     "nothing_recorded": "host_bound_ns",
 }
 """The cause of idle time on the late rank itself that goes with the cause of its delay."""
@@ -39,6 +41,7 @@ _HOST_BOUND = {
     "host_bound": (HostCause.OPERATOR,),
     "python": (HostCause.PYTHON,),
     "slower_host": (HostCause.OPERATOR, HostCause.PYTHON),
+    NO_CORE: (HostCause.OPERATOR, HostCause.PYTHON, HostCause.NOTHING_RECORDED),
     "nothing_recorded": (HostCause.NOTHING_RECORDED,),
 }
 """What the host did, where idle time that goes with a delay is host-bound; others are as in HOST_CAUSES."""
@@ -56,6 +59,8 @@ _ADVICE = {
     "host_bound": "Find what else runs in this operator on that rank, and compare the load of its CPU.",
     "python": PYTHON_ADVICE,
     "slower_host": "Compare that host's CPU frequency, pinning and background load with the others'.",
+    NO_CORE: "Pin processes to cores, give each rank no more threads than its share (OMP_NUM_THREADS), and look for "
+    "other load on the machine.",
     "nothing_recorded": UNRECORDED_ADVICE,
     "unlevel_start": "The step is not at fault: leave the first step out (--steps), or record after a barrier.",
     "uneven_end": "Compare the message sizes and the links of that rank in this collective.",
@@ -81,7 +86,7 @@ def stragglers(context: FindingContext) -> list[Finding | Claim]:
     """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
     found: list[Finding | Claim] = []
     gpus = len(context.devices)
-    for group in grouped(context.across.stragglers.delays):
+    for group in grouped(_without_core(context, context.across.stragglers.delays)):
         if any(context.device_of_match[delay.device] < 0 for delay in group.delays):
             continue  # the late rank's own recording lacks something: it is not in the mean step
         # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
@@ -91,6 +96,25 @@ def stragglers(context: FindingContext) -> list[Finding | Claim]:
             found += [claim for delay in group.delays if (claim := _claim(context, delay))]
             found.append(_finding(context, group))
     return found
+
+
+def _without_core(context: FindingContext, delays: Sequence[Delay]) -> list[Delay]:
+    """Return delays; those of a rank that had no core have that cause."""
+    matches, waits = context.across.matches, context.core_waits
+    losses = [
+        Loss(
+            matches.device_ids[delay.device][0],
+            str(matches.step[delay.collectives[0]]),
+            delay.cause,
+            round(delay.cost_ns),
+        )
+        for delay in delays
+    ]
+    lacking = lacks_core(losses, waits, context.on_cpu)
+    return [
+        replace(delay, cause=NO_CORE, what="", where="") if lacks else delay
+        for delay, lacks in zip(delays, lacking, strict=True)
+    ]
 
 
 def _outside_steps(context: FindingContext, group: DelayGroup) -> int:
@@ -148,6 +172,8 @@ def root_causes(delays: Sequence[Lost], by_kernel: bool = False) -> list[tuple[o
         small = by_label[delay[:-1]] < _SMALL * by_owner[delay.owner]
         if delay.cause == "slower_host" or (delay.cause in _MERGED and small):
             keys.append(("slower_host", delay.owner))
+        elif delay.cause == NO_CORE:
+            keys.append((NO_CORE,))
         elif delay.cause in ("compute", "memory_copies"):
             keys.append((delay.cause, delay.owner, delay.what if by_kernel else ""))
         elif delay.cause in ("unlevel_start", "uneven_end", "unknown"):
@@ -193,7 +219,11 @@ def _finding(context: FindingContext, group: DelayGroup) -> Finding:
     late = sorted({matches.device_ids[delay.device][0] for delay in group.delays if delay.cost_ns > 0})
     waiting = [matches.device_ids[device][0] for device in largest.waiting]
     steps = _cost_by_step(context, group)
-    reason = straggler_reason(group.cause, largest.what, largest.where, late, context.on_cpu)
+    lost = Counter[tuple[int, str]]()
+    for delay in group.delays:
+        lost[matches.device_ids[delay.device][0], str(matches.step[delay.collectives[0]])] += round(delay.cost_ns)
+    unknown = may_lack_core(lost, context.core_waits, context.on_cpu)
+    reason = straggler_reason(group.cause, largest.what, largest.where, late, context.on_cpu, unknown)
     text = f"{waiting_text(waiting, late)}: {reason}, {_how_late(group, steps)}."
     worst = max(steps, key=lambda step: steps[step], default=str(matches.step[instance]))
     evidence: dict[str, Any] = {"rank": matches.device_ids[largest.device][0], "step": worst or None}
@@ -253,11 +283,18 @@ def waiting_text(waiting: Sequence[int], late: Sequence[int]) -> str:
     return f"{ranks_text(late, capital=True)} takes longer than the others"
 
 
-def straggler_reason(cause: str, what: str, where: str, late: Sequence[int], on_cpu: bool) -> str:
-    """Describe what the late ranks did that the others did not."""
+def straggler_reason(
+    cause: str, what: str, where: str, late: Sequence[int], on_cpu: bool, may_lack_core: bool = False
+) -> str:
+    """Describe what the late ranks did that the others did not.
+
+    Args:
+        may_lack_core: whether they may have had no core instead, since the recording does not tell.
+    """
     its = "its" if len(late) == 1 else "their"
     called = f" “{what}”" if what else ""
     inside = f" in “{where}”" if where and where != what else ""
+    instead = " or has no core: the recording doesn't tell which" if may_lack_core else ""
     return {
         "compute": f"{its} compute takes longer"
         + (f" ({'operator' if on_cpu else 'kernel'}{called})" if called else ""),
@@ -266,9 +303,10 @@ def straggler_reason(cause: str, what: str, where: str, late: Sequence[int], on_
         "allocator": f"{its} host allocates memory ({what}){inside}",
         "synchronizing": f"{its} host blocks in{called}{inside}",
         "host_bound": f"{its} host is in{called or ' short operators'}{inside}",
-        "python": f"{its} host runs Python code in{called} outside operators",
+        "python": f"{its} host runs Python code in{called} outside operators{instead}",
         "slower_host": f"{its} host runs the same operators more slowly" + (f", most{inside}" if inside else ""),
-        "nothing_recorded": f"{its} host does nothing that the trace records",
+        NO_CORE: "it has no core to run on" if len(late) == 1 else "they have no cores to run on",
+        "nothing_recorded": f"{its} host does nothing that the trace records{instead}",
         "unlevel_start": f"{its} recording begins at a later point of the program",
         "uneven_end": f"{its} part of an earlier{' ' + what if what else ' collective'} ends later",
         "unknown": "the trace does not show why",
