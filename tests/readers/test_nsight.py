@@ -322,6 +322,7 @@ def test_exports_of_one_run_may_begin_apart(by_ns: int, host: str, tmp_path: Pat
 
 @needs_real_traces
 def test_recordings_of_two_runs_in_a_folder_are_refused() -> None:
+    """They do not become machines of one run."""
     with pytest.raises(DptraceError, match="are of two runs"):
         find([real("nsys")])
 

@@ -16,7 +16,7 @@ Whose an event is, its file says in one of these ways, the first that is there:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, unique
+from dptrace.core.notes import Note
 from dptrace.core.units import listed, sanitize
 from dptrace.errors import TraceError
-from dptrace.readers.kineto.columns import EventSink, integers
+from dptrace.readers.kineto.columns import EventSink, busy_processes, integers
 from dptrace.readers.kineto.decode import Metadata, decode_whole
 from dptrace.readers.kineto.event_schema import DAMAGE, SPAN, UNKNOWN, as_count, code_of
-from dptrace.readers.kineto.reader import busy_processes, read_into
 from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity
 from dptrace.readers.trace import Category
@@ -62,20 +62,24 @@ class Processes(msgspec.Struct, frozen=True):
         return tuple(f"rank {rank}" for rank in self.ranks)
 
 
-def processes_of(source: Source) -> Processes:
+Read = Callable[[Source, EventSink], tuple[Metadata, Note | None]]
+"""Fills columns with the events of a file: ``reader.read_into``."""
+
+
+def processes_of(source: Source, read: Read) -> Processes:
     """Return the ranks of a file, which is read for it once.
 
     Raises:
         TraceError: it can't be read, or does not say which rank some of its GPU work belongs to.
     """
     whole = source.whole()
-    return _kept(whole, file_identity(whole))
+    return _kept(whole, file_identity(whole), read)
 
 
 @lru_cache(maxsize=1)
-def _kept(whole: Source, identity: object) -> Processes:
+def _kept(whole: Source, identity: object, read: Read) -> Processes:
     columns = _ProcessColumns()
-    metadata, _ = read_into(whole, columns)
+    metadata, _ = read(whole, columns)
     return _split(whole, columns, metadata.distributed if isinstance(metadata.distributed, dict) else {})
 
 
@@ -95,8 +99,8 @@ def _has(group: Any, rank: int) -> bool:
 class EventsOfRank(EventSink):
     """Passes the events of one rank of a merged file on to other columns."""
 
-    def __init__(self, source: Source, columns: EventSink) -> None:
-        found = processes_of(source)
+    def __init__(self, source: Source, columns: EventSink, read: Read) -> None:
+        found = processes_of(source, read)
         if source.part not in found.parts:
             raise TraceError(f"{source.address}: the file has changed and holds no such rank; open it again.")
         self.columns, self.rank = columns, found.ranks[found.parts.index(source.part)]

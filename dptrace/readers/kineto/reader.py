@@ -21,7 +21,7 @@ from dptrace.core.units import plural, ranks_text, sanitize
 from dptrace.errors import SeveralRanksError, TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.formats import pieces
-from dptrace.readers.kineto.columns import Columns, EventSink, with_global_ranks, with_gloo_groups
+from dptrace.readers.kineto.columns import Columns, EventSink, busy_processes, with_global_ranks, with_gloo_groups
 from dptrace.readers.kineto.decode import Metadata, ParallelDecoder, PieceDecoder, is_worthwhile
 from dptrace.readers.kineto.details import DetailedColumns, MemoryColumns, OperatorColumns
 from dptrace.readers.kineto.event_schema import as_count
@@ -33,7 +33,6 @@ from dptrace.readers.trace import Category, Trace
 # Checks of one rank's events: impossible ones are dropped or shortened, and reported.
 
 _Read = TypeVar("_Read")
-Key = TypeVar("Key")
 _DAY = 86_400 * 10**9
 """Longer than any recording: Kineto keeps all of it in memory."""
 _LAST = 2**62
@@ -189,21 +188,10 @@ def _read_rank_into(source: Source, columns: EventSink) -> tuple[Metadata, Note 
     """Do the same with the events of one rank of a file that holds several."""
     from dptrace.readers.kineto.processes import EventsOfRank, metadata_of  # few files hold several
 
-    own = EventsOfRank(source, columns)
+    own = EventsOfRank(source, columns, read_into)
     metadata, cut_off = read_into(source.whole(), own)
     own.finish()
     return metadata_of(metadata, own.rank), cut_off
-
-
-_PID = re.compile(r".*\d")
-_FEWEST_CALLS, _SHARE_OF_CALLS = 2, 0.05
-"""Calls of a process that is a rank, and their share of those of the busiest: a damaged event has some other id."""
-
-
-def busy_processes(calls: Mapping[Key, int]) -> list[Key]:
-    """Return the processes that may be ranks by their ids, numbers with or without a label, and number of calls."""
-    fewest = max(_FEWEST_CALLS, _SHARE_OF_CALLS * max(calls.values(), default=0))
-    return [pid for pid, count in calls.items() if count >= fewest and _PID.fullmatch(str(pid))]
 
 
 def refuse_several(source: Source, calls: Mapping[object, int]) -> None:
@@ -226,7 +214,7 @@ def refuse_several(source: Source, calls: Mapping[object, int]) -> None:
         )
     from dptrace.readers.kineto.processes import processes_of
 
-    found = processes_of(source)
+    found = processes_of(source, read_into)
     if len(found.ranks) > 1:
         text = f"holds {len(found.ranks)} processes, read as {ranks_text(found.ranks)} {found.how}."
         raise SeveralRanksError(f"{source.name}: {text}", found.parts)

@@ -146,6 +146,7 @@ def test_gpus_of_events_that_are_mixed_are_told_by_their_launches(tmp_path: Path
 
 
 def test_a_shared_gpu_is_told_by_its_launches(tmp_path: Path) -> None:
+    """By launch ids that only one process has."""
     documents = [rank_document(0, 0), rank_document(1, 0, later=100)]
 
     assert same_work(of_ranks(tmp_path, gpu=0), opened(write(by_time(documents), tmp_path / "merged.json")))
@@ -153,6 +154,7 @@ def test_a_shared_gpu_is_told_by_its_launches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("later", [0, 5])
 def test_work_that_may_be_of_two_processes_is_refused(later: int, tmp_path: Path) -> None:
+    """The sentence says what is not told apart."""
     documents = [rank_document(0, 0), rank_document(1, 0, later)]
 
     with pytest.raises(TraceError, match=r"merged\.json: holds 2 processes whose launches have equal ids.*own files"):
@@ -169,6 +171,7 @@ def test_work_that_may_be_of_two_processes_is_refused(later: int, tmp_path: Path
     ],
 )
 def test_labels_say_the_ranks(labels: tuple[str, str], ranks: tuple[int, int], tmp_path: Path) -> None:
+    """In any order."""
     documents = [rank_document(0), rank_document(1)]
     for label, document in zip(labels, documents, strict=True):
         for event in document["traceEvents"]:
@@ -203,6 +206,7 @@ def test_one_process_is_one_rank(tmp_path: Path) -> None:
 
 
 def test_ranks_without_a_gpu_are_split_by_process(tmp_path: Path) -> None:
+    """Operators of each process are those of its rank."""
     documents = []
     for rank in (0, 1):
         file = KinetoFile(rank, 2, backend="gloo").label("ProfilerStep#0", 0, 100)
@@ -215,6 +219,7 @@ def test_ranks_without_a_gpu_are_split_by_process(tmp_path: Path) -> None:
 
 
 def test_a_damaged_event_moves_no_other_to_another_rank(tmp_path: Path) -> None:
+    """It is left out, and the others stay where they are."""
     path = write(sglang([rank_document(rank, 0) for rank in (0, 1)]), tmp_path / "merged.json")
     text = path.read_text()
     place = text.index('"Optimizer.step#SGD.step"')
@@ -228,6 +233,7 @@ def test_a_damaged_event_moves_no_other_to_another_rank(tmp_path: Path) -> None:
 
 
 def test_ranks_are_cached_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each on its own."""
     monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "cache"))
     merged = write(sglang([rank_document(rank, 0) for rank in (0, 1)]), tmp_path / "merged.json")
     runs = [opened(merged, cache=True), opened(merged, cache=True), opened(merged, jobs=2)]
@@ -242,6 +248,7 @@ def test_ranks_are_cached_and_read_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_merged_file_beside_others_and_in_an_archive(tmp_path: Path) -> None:
+    """Its ranks are some of the run's."""
     merged = write(sglang([rank_document(rank) for rank in (0, 1)]), tmp_path / "merged.json")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.write(merged, "merged.json")
@@ -255,6 +262,7 @@ def test_a_merged_file_beside_others_and_in_an_archive(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """It can be read only once."""
     pipe, text = tmp_path / "pipe", json.dumps(joined([rank_document(0), rank_document(1)]))
     os.mkfifo(pipe)
     threading.Thread(target=pipe.write_text, args=(text,), daemon=True).start()
@@ -264,6 +272,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_frames_are_one_for_each_rank(tmp_path: Path) -> None:
+    """HTA's, too."""
     path = str(write(joined([rank_document(rank, 0) for rank in (0, 1)]), tmp_path / "merged.json"))
 
     frames, notes = read_ranks(find([path]), (), round_out=True)
@@ -275,6 +284,7 @@ def test_frames_are_one_for_each_rank(tmp_path: Path) -> None:
 
 
 def test_one_trace_of_several_ranks_is_an_error(tmp_path: Path) -> None:
+    """What reads one trace names the ranks that there are."""
     path = write(joined([rank_document(0), rank_document(1)]), tmp_path / "merged.json")
 
     with pytest.raises(SeveralRanksError) as raised:
@@ -284,6 +294,7 @@ def test_one_trace_of_several_ranks_is_an_error(tmp_path: Path) -> None:
 
 
 def test_commands_show_both_ranks(tmp_path: Path) -> None:
+    """Each by its number."""
     path = str(write(joined([rank_document(rank, 0) for rank in (0, 1)]), tmp_path / "merged.json"))
     page = tmp_path / "page.html"
 
@@ -300,6 +311,7 @@ INPUTS = REAL.parent / "inputs" / "files"
 @pytest.mark.skipif(not INPUTS.exists(), reason=f"the inputs are not here ({INPUTS})")
 @pytest.mark.parametrize("name", ["b12_sglang_merged_dev0", "b12b_sglang_merged_dev01", "b12c_two_processes_one_file"])
 def test_two_processes_in_a_file(name: str) -> None:
+    """Each has its own forward and collectives."""
     run = dptrace.open(INPUTS / f"{name}.json", cache=False)
 
     steps = run.steps().groupby("rank")[["forward_ns", "overlapped_comm_ns"]].mean()
@@ -312,6 +324,7 @@ def test_two_processes_in_a_file(name: str) -> None:
 @needs_real_traces
 @pytest.mark.parametrize("merge", [joined, sglang, by_time])
 def test_merged_recordings_equal_their_files(merge: Callable[..., Document], tmp_path: Path) -> None:
+    """Of real ranks: the same intervals and phases."""
     import gzip
 
     files = sorted((REAL / "dlrm_v100_4ranks").glob("*.json.gz"))
@@ -325,6 +338,7 @@ def test_merged_recordings_equal_their_files(merge: Callable[..., Document], tmp
 
 
 def test_strict_reads_a_merged_file(tmp_path: Path) -> None:
+    """It is not damaged."""
     path = write(joined([rank_document(0), rank_document(1)]), tmp_path / "merged.json")
 
     assert (0, 1) == opened(path, strict=True).ranks
