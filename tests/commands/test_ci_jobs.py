@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Path:
     git(tmp_path, "init", "-q", "-b", "main")
     for branch, text in (
         ("main", script),
-        ("slower", script.replace("        loss.backward()", "        loss.backward(); import time; time.sleep(0.3)")),
+        ("slower", script.replace("        loss.backward()", "        loss.backward(); import time; time.sleep(0.15)")),
     ):
         git(tmp_path, "checkout", "-q", "-B", branch)
         (tmp_path / "train.py").write_text(text, encoding="utf-8")

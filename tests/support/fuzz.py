@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import Any
 
 import dptrace
 import dptrace.readers.stream
+from dptrace.errors import SeveralRanksError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Trace
 from tests.support.damage import damaged, mutated_document
@@ -201,13 +203,16 @@ def examine(path: Path, sure: int = 0) -> str:
         assert str(path) in str(error) or path.name in str(error), f"names no file: {error}"
         return "refused"
     if sure:
-        check_loss(read_trace(path), sure)
+        with suppress(SeveralRanksError):  # it is read rank by rank
+            check_loss(read_trace(path), sure)
     document = run.to_dict()
     json.dumps(document, allow_nan=False)
     for rank in document["ranks"]:
         for step in rank["steps"]:
             check_step(step)
         for collective in rank["collectives"]:
+            if collective["exposed_ns"] is None:
+                continue
             assert collective["exposed_ns"] >= 0
             assert collective["overlapped_ns"] >= 0
             length = collective["end_ns"] - collective["start_ns"]
@@ -221,9 +226,11 @@ _PARTS = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns", "exposed_comm
 
 
 def check_step(step: dict[str, Any]) -> None:
-    """Check that a step's figures are a partition: nothing negative, and the parts sum to the wall time."""
-    assert all(step[part] >= 0 for part in (*_PARTS, "overlapped_comm_ns")), step
-    assert step["wall_ns"] == sum(step[part] for part in _PARTS), step
+    """Check that a step's figures are a partition: nothing negative, and the parts sum to the wall time, if known."""
+    known = {name: ns for name, ns in step.items() if name.endswith("_ns") and ns is not None}
+    assert all(ns >= 0 for ns in known.values()), step
+    parts = [known[part] for part in _PARTS if part in known]
+    assert step["wall_ns"] == sum(parts) if len(parts) == len(_PARTS) else step["wall_ns"] >= sum(parts), step
     for kind in step["comm"].values():
         assert min(value for value in kind.values() if value is not None) >= 0, step
 
