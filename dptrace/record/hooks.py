@@ -141,7 +141,7 @@ def _wrap_destruction() -> None:
     def destroy(*args: Any, **kwargs: Any) -> Any:
         if (*args, kwargs.get("group"))[0] in (None, dist.group.WORLD):
             _before_destruction()
-        _rest()
+        rest()
         return original(*args, **kwargs)
 
     replace((dist, dist.distributed_c10d), "destroy_process_group", destroy)
@@ -154,5 +154,6 @@ def _before_destruction() -> None:
 
 
 @harmless("waiting for gloo")
-def _rest() -> None:
+def rest() -> None:
+    """Let gloo's threads come to rest: who frees a process group waits for them with the lock that they need."""
     GlooThreads().wait_until_idle(_REST_S)

@@ -18,6 +18,7 @@ from dptrace.errors import RecordingError
 from dptrace.record import messages
 from dptrace.record.distributed import exit_now
 from dptrace.record.failures import is_consequence
+from dptrace.record.hooks import rest
 from dptrace.record.messages import TERMINATED, exit_code
 from dptrace.record.processes import (
     AGENT_PID_ENV,
@@ -128,6 +129,7 @@ def _leave(code: int) -> NoReturn:
         finish_for_launcher(Path(settings.folder), int(launcher or 0))
     if code == TERMINATED:
         exit_now(code)  # SIGTERM ends a plain Python at once
+    rest()  # what is freed now may be the last to hold a process group
     gc.collect()  # see process_group: DDP models that live until the interpreter exits
     spawn.exit_after_threads(code)
 
