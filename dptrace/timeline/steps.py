@@ -67,9 +67,9 @@ def cpu_steps(trace: Trace) -> CpuSteps:
     if len(work) and not ((work >= trace.start_ns[marks].min(initial=end)) & (work < end)).any():
         text = "no work was launched in its ProfilerStep marks, which are of another clock or process."
         return CpuSteps((), EMPTY[0], 0, (Note(text, file=Path(trace.path).name),))
-    names = tuple(trace.names[i] for i in trace.name[marks])
-    notes = tuple(note for note in (series, last) if note is not None)
-    return CpuSteps(names, trace.start_ns[marks], end, notes, last is not None)
+    names, start, lost = _with_lost(trace, marks)
+    notes = tuple(note for note in (series, last, lost) if note is not None)
+    return CpuSteps(names, start, end, notes, last is not None)
 
 
 _TOUCHING_NS, _TOUCHING = 1_000, 0.25
@@ -137,6 +137,29 @@ def _ended(trace: Trace, marks: Int64) -> tuple[Int64, int, Note | None]:
     text = "{} left out: its mark ends as it begins, so how long it took is unknown."
     note = Note(text, (trace.names[trace.name[marks[-1]]],), Path(trace.path).name)
     return marks[:-1], int(max(end[:-1].max(initial=0), start[-1])), note
+
+
+_HOLE = 0.5
+"""Share of the usual step from which the time between two marks is that of a step whose mark was lost."""
+
+
+def _with_lost(trace: Trace, marks: Int64) -> tuple[tuple[str, ...], Int64, Note | None]:
+    """Return names and starts of the steps, with those whose mark alone is missing between their neighbours' marks."""
+    names, start, end = [trace.names[i] for i in trace.name[marks]], trace.start_ns[marks], trace.end_ns[marks]
+    numbers = [int(text) if (text := name.removeprefix(_PROFILER_STEP)).isdecimal() else -1 for name in names]
+    usual = float(median(end - start)) if len(marks) else 0.0
+    holes = [k for k in range(len(marks) - 1) if numbers[k + 1] == numbers[k] + 2 and numbers[k] >= 0]
+    holes = [k for k in holes if start[k + 1] - end[k] > _HOLE * usual]
+    if not holes:
+        return tuple(names), start, None
+    work = _work_times(trace)
+    lost = [k for k in holes if np.searchsorted(work, start[k + 1]) > np.searchsorted(work, end[k])]
+    found = [f"{_PROFILER_STEP}{numbers[k] + 1}" for k in lost]
+    for k, name in zip(reversed(lost), reversed(found), strict=True):
+        names.insert(k + 1, name)
+    text = "the mark of {} is missing: the step is the time between the marks of its neighbours."
+    note = Note(text, (" and ".join(found[:3]),), Path(trace.path).name) if lost else None
+    return tuple(names), np.insert(start, [k + 1 for k in lost], end[lost]), note
 
 
 def _holds_work(trace: Trace, marks: Int64) -> bool:

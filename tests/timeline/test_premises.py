@@ -222,3 +222,14 @@ def test_only_ranks_in_the_mean_step_wait_in_it(tmp_path: Path) -> None:
 
     assert found is not None
     assert () == found.waits_for
+
+
+def test_a_step_whose_mark_was_lost_is_between_its_neighbours(tmp_path: Path) -> None:
+    """Its time does not lengthen the step before."""
+    file = recording(4)
+    file.events = [event for event in file.events if event["name"] != "ProfilerStep#2"]
+    timeline, found = opened(file, tmp_path)
+
+    assert tuple(f"ProfilerStep#{number}" for number in range(4)) == timeline.windows.names
+    assert 100.0 == pytest.approx(found.wall_ns / 1e6)
+    assert "ProfilerStep#2 is missing" in str(timeline.notes[0])
