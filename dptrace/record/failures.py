@@ -179,8 +179,10 @@ def has_failures(folder: Path, before_ns: int | None = None) -> bool:
 
 
 def recorder_failures(folder: Path) -> dict[int, str]:
-    """Return why ranks could not be recorded although their training went on, by rank."""
-    failed = [found for found in read_messages(folder, "failure") if found.get("of_recorder")]
+    """Return why ranks could not be recorded although their training went on, by rank, since the last restart."""
+    restarts = len(_restarts(folder))
+    found_since = [found for found in read_messages(folder, "failure") if found.get("attempt", 0) >= restarts]
+    failed = [found for found in found_since if found.get("of_recorder")]
     return {found["rank"]: found["message"] for found in failed}
 
 
