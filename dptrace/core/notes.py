@@ -28,8 +28,6 @@ DEVICE = "device"
 """The device is one whose work dptrace reads."""
 GPU_EVENTS = "GPU events"
 """A machine with a GPU has recorded its work."""
-
-
 SUMS = "sums"
 """Figures that belong together add up; otherwise it is a fault of dptrace."""
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.intervals import unique
-from dptrace.core.notes import DEVICE, GPU_EVENTS, Note, merged
+from dptrace.core.notes import GPU_EVENTS, Note, merged
 from dptrace.core.patterns import matches
 from dptrace.core.subprocess_pool import available_cores, available_memory, run_parallel
 from dptrace.core.units import byte_size, listed, plural, sanitize
@@ -219,7 +219,7 @@ def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:
     """Return a note if the figures are those of CPUs; none if the files' own notes say so, or name a device."""
     if not all(timeline.on_cpu for timeline in timelines) or any(timeline.host_of for timeline in timelines):
         return []
-    if all(not {DEVICE, GPU_EVENTS}.isdisjoint(timeline.lacks) for timeline in timelines):
+    if all(GPU_EVENTS in timeline.lacks for timeline in timelines):
         return []
     gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
     return [f"No GPU work here: compute is CPU operators{gloo}."]

@@ -435,6 +435,7 @@ class Replay:
             predicted = self.measured  # the median may take up time that moves between steps
         gain = round(float((self.base.ended_ns - changed.ended_ns).mean()))
         low, high = self._range([_bounded(variant, bound) for variant in variants], changes)
+        low = min(low, _step(predicted))
         return WhatIf(
             path=self.run.path,
             changes=tuple(change.describe() for change in changes),
@@ -624,7 +625,8 @@ def _moved(run_gain_ns: int, longer_ns: int, interference: Interference | None) 
 def _is_only_faster(before: Model, after: Model) -> bool:
     """Return whether a changed model has the tasks and edges that it had, none of them longer."""
     old, new = before.graph, after.graph
-    if len(old) != len(new) or len(old.edge.lag_ns) != len(new.edge.lag_ns):
+    edges = ((old.edge.src, new.edge.src), (old.edge.dst, new.edge.dst), (old.edge.from_end, new.edge.from_end))
+    if len(old) != len(new) or not all(np.array_equal(one, other) for one, other in edges):
         return False
     return bool((new.duration_ns <= old.duration_ns).all() and (new.edge.lag_ns <= old.edge.lag_ns).all())
 

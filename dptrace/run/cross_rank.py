@@ -228,10 +228,11 @@ def _incomplete(matches: Matches, clocks: Clocks, world_size: int) -> list[str]:
     count = int(lacking.sum())
     if clocks.misfit.any() or count <= _NOTABLE * len(matches):
         return []
-    apart = lacking & np.isin(matches.group, [number for names in _of_two_names(matches) for number in names])
+    of_two_names = _of_two_names(matches)
+    apart = lacking & np.isin(matches.group, [number for names in of_two_names for number in names])
     notes = []
     if named := int(apart.sum()):
-        users = _of_two_names(matches)[0].items()
+        users = of_two_names[0].items()
         names = " and ".join(f"{matches.groups[number].name!r} on {ranks_text(ranks)}" for number, ranks in users)
         notes.append(
             f"{named:,} of {plural(len(matches), 'collective')} are not matched: ranks name one process group "

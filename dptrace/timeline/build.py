@@ -54,6 +54,7 @@ _DDP_LABELS = (
     "torch::distributed::ddp",
 )
 _REQUESTS = ("c10d::allreduce_", "c10d::_allgather", "c10d::allgather", "c10d::reduce_scatter", "c10d::_reduce_scatter")
+"""Operators that request the collectives of a training's gradients and parameters, which gloo annotates."""
 CPU = -1
 """Device index of a run without a GPU."""
 _MAX_LACKING = 0.1
@@ -217,13 +218,13 @@ def _phases(
     """Return the phase of what each event launched, and note where labels and launches contradict each other."""
     thread, time = trace.thread[launch], trace.start_ns[launch]
     said, replayed = said_phases(trace, phase_labels), trace.matching(_GRAPH.search)[launch]
-    phase = unlabeled = phases(trace, steps, thread, time, said, replayed)
-    if (said != UNSAID).any():
-        unlabeled = phases(trace, steps, thread, time, np.full_like(said, UNSAID), replayed)
     if (said == UNSAID).all() and not (trace.category == Category.CPU_OP).any():
         text = "no CPU operators and no labels of phases, so phases are unknown."
         notes.append(Note(text, file=Path(trace.path).name, kind=OPERATORS))
         return np.full(len(launch), Phase.OTHER, np.uint8)
+    phase = unlabeled = phases(trace, steps, thread, time, said, replayed)
+    if (said != UNSAID).any():
+        unlabeled = phases(trace, steps, thread, time, np.full_like(said, UNSAID), replayed)
     notes += _graph_notes(trace, int(compute_ns[phase == UNSAID].sum()) / max(int(compute_ns.sum()), 1))
     phase, unlabeled = (np.where(of == UNSAID, np.uint8(Phase.OTHER), of) for of in (phase, unlabeled))
     notes += label_notes(trace, Work(thread, time, compute_ns, phase, unlabeled), said, phase_labels)

@@ -25,14 +25,14 @@ _EARLY_NS = 1_000_000
 """No work begins this much before the call that launches it; clocks of host and GPU differ by 0.1 ms at most."""
 _LONG_NS = 1_000_000_000
 """Events of this length are looked at, and none ends that long after the host's last."""
-_WITHIN = 3
-"""An event is too long if this many others of its stream lie within it."""
+_WITHIN, _NEAR = 3, 8
+"""An event is too long if so many of the next ones on its stream lie within it."""
 _MISSING = 0.005
 """Share of the work that begins after launched work, or of calls, from which launches are said to be missing."""
 _IDLE_NS = 50_000
 """From this length on a pause shows that nothing is left to run: launched work begins within 20 µs."""
 _MANY = 0.01
-"""Share of the calls that copy or set memory without a record from which records are missing."""
+"""Share of the calls that copy memory without a record from which records are missing."""
 _KERNEL_CALL = re.compile(r"(cuda|hip|cu)(Ext|Module)*Launch(Cooperative)?Kernel")
 _COPY_CALL = re.compile(r"(cuda|hip)Memcpy|cuMemcpy")
 _CAPTURE_BEGINS = re.compile(r"StreamBeginCapture")
@@ -68,13 +68,20 @@ def _left_out(trace: Trace, impossible: NDArray[np.bool_], text: str) -> Trace:
 
 
 def _too_long(trace: Trace) -> NDArray[np.bool_]:
-    """Return which device events are a second and longer although others of their stream run within them."""
+    """Return which device events are a second and longer although the next ones on their stream run within them."""
     found = np.zeros(len(trace), np.bool_)
-    device = trace.category >= Category.KERNEL
-    for event in np.flatnonzero(device & (trace.stream >= 0) & (trace.end_ns - trace.start_ns >= _LONG_NS)).tolist():
-        same = device & (trace.stream == trace.stream[event]) & (trace.device == trace.device[event])
-        within = same & (trace.start_ns > trace.start_ns[event]) & (trace.end_ns <= trace.end_ns[event])
-        found[event] = within.sum() >= _WITHIN
+    length = trace.end_ns - trace.start_ns
+    on_stream = (trace.category >= Category.KERNEL) & (trace.stream >= 0)
+    if not (on_stream & (length >= _LONG_NS)).any():
+        return found
+    events = np.flatnonzero(on_stream)
+    order = events[np.lexsort((trace.start_ns[events], trace.stream[events], trace.device[events]))]
+    start, end, stream, device = (of[order] for of in (trace.start_ns, trace.end_ns, trace.stream, trace.device))
+    within = np.zeros(len(order), np.int64)
+    for k in range(1, min(_NEAR, len(order) - 1) + 1):
+        same = (stream[k:] == stream[:-k]) & (device[k:] == device[:-k])
+        within[:-k] += same & (start[k:] > start[:-k]) & (end[k:] <= end[:-k])
+    found[order] = (within >= _WITHIN) & (length[order] >= _LONG_NS)
     return found
 
 

@@ -134,7 +134,7 @@ def _ended(trace: Trace, marks: Int64) -> tuple[Int64, int, Note | None]:
         # A mark that ends long after all else is wrong there.
         rest = trace.end_ns[~trace.named(_PROFILER_STEP)].max(initial=0)
         return marks, int(min(end[-1], rest + usual) if rest > start[-1] and usual else end.max()), None
-    text = "{} left out: its mark ends as it begins, so how long it took is unknown."
+    text = "{} left out: its mark has not ended, or holds no step, so how long it took is unknown."
     note = Note(text, (trace.names[trace.name[marks[-1]]],), Path(trace.path).name)
     return marks[:-1], int(max(end[:-1].max(initial=0), start[-1])), note
 

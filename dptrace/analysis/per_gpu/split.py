@@ -35,17 +35,7 @@ from dptrace.core.intervals import (
     union,
     union_all,
 )
-from dptrace.core.notes import (
-    COLLECTIVES,
-    DEVICE,
-    GPU_EVENTS,
-    LAUNCHES,
-    LENGTHS,
-    PHASES_NEED,
-    REASONS,
-    RECORDS,
-    SUMS,
-)
+from dptrace.core.notes import COLLECTIVES, DEVICE, GPU_EVENTS, LAUNCHES, LENGTHS, PHASES_NEED, REASONS, RECORDS, SUMS
 from dptrace.timeline.launch_calls import LAUNCH_NS
 from dptrace.timeline.model import UNKNOWN, HostCause, Kind, Phase, Timeline
 
@@ -62,8 +52,6 @@ _WORDS = {
 }
 FIGURES = tuple(_WORDS)
 """The nine figures of a step, in the order of every table."""
-
-
 PHASES = FIGURES[:4]
 """Compute by phase."""
 COMPUTE = "compute_ns"
@@ -194,11 +182,13 @@ class Split(msgspec.Struct, frozen=True):
 
     def step(self, number: int) -> dict[str, int | None]:
         """Return the figures of one step and its ``compute_ns``; None where one is not known."""
-        return {name: None if name in self.unknown else int(self.of(name)[number]) for name in SHOWN}
+        unknown = self.unknown
+        return {name: None if name in unknown else int(self.of(name)[number]) for name in SHOWN}
 
     def total(self) -> dict[str, int | None]:
         """Return the sum of each figure, and of ``compute_ns``, over the steps; None where it is not known."""
-        return {name: None if name in self.unknown else int(self.of(name).sum()) for name in SHOWN}
+        unknown = self.unknown
+        return {name: None if name in unknown else int(self.of(name).sum()) for name in SHOWN}
 
     def mean(self) -> dict[str, float | None]:
         """Return the mean step, whose parts add up to its wall time; zeros without steps, None where not known."""
