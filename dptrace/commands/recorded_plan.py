@@ -369,8 +369,6 @@ def _sent_bytes(run: Run, ranks: int) -> float:
 # The mean step of a recording, predicted for other numbers of ranks.
 
 
-_COMPUTE = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns")
-
 _ASSUMED = (
     "Computation, and what is neither computation nor communication, are those of the recording; communication among N "
     "ranks grows with (N-1)/N, over links like those measured."
@@ -413,11 +411,12 @@ def predict_recording(run: Run, path: str) -> dict[str, Any]:
 
 
 def _mean_step(run: Run) -> MeasuredStep:
+    run.need("What other numbers of ranks take is", "exposed_comm_ns", "overlapped_comm_ns")
     frame = run.steps()
     ranks = max(run.world_size, int(frame["rank"].nunique()))
     means = frame.mean(numeric_only=True) / 1e9
     waiting = float(frame["exposed_wait_ns"].fillna(0).mean()) / 1e9
-    compute = float(sum(means[name] for name in _COMPUTE))
+    compute = float(means["compute_ns"])
     exposed = float(means["exposed_comm_ns"]) - waiting
     batch = (run.metadata.get("options") or {}).get("batch_size")
     return MeasuredStep(

@@ -16,7 +16,7 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis
 from dptrace.viewers.base.page import Markup, Section, pictures, section_page, sections
-from dptrace.viewers.base.table import TextTable, markdown_page, plain, print_text_table
+from dptrace.viewers.base.table import TextTable, markdown_page, plain, print_text_table, wait_cell
 
 _SHOWN = ("wall_ns", "forward_ns", "backward_ns", "optimizer_ns", "exposed_comm_ns", "overlapped_comm_ns", "idle_ns")
 _COLORS = {
@@ -72,7 +72,7 @@ def cells(series: Series) -> TextTable:
         overlap = "–" if row["overlap_percent"] is None else f"{row['overlap_percent']:.1f}"
         mfu = "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f}"
         name = _name(series, index) + (" ◀" if index in begins else "")
-        wall, *parts = (milliseconds(row[figure]) for figure in _SHOWN)
+        wall, *parts = (wait_cell(row[figure]) for figure in _SHOWN)
         rows.append((name, _when(series, index), str(row["steps"]), wall, spread, *parts, overlap, mfu))
     heads = ("forward", "backward", "optimizer", "exposed", "overlapped", "idle", "overlap %", "MFU %")
     note = "ms, means over ranks and steps without outlier steps; ± is the standard deviation of the steps."
@@ -127,11 +127,11 @@ def step_chart(series: Series) -> Drawing:
 
 
 def parts_chart(series: Series) -> Drawing:
-    """Draw the parts of a step over the runs, a line each."""
+    """Draw the parts of a step over the runs, a line each; none for a part that a run does not know."""
     marks, legend, top = list[Line](), [], 1e-6
     for figure in (name for name in FIGURES if name in _COLORS):
         values = (series.values(figure) / 1e6).tolist()
-        if any(values):
+        if any(values) and not np.isnan(values).any():
             marks.append(Line(tuple((float(at), value) for at, value in enumerate(values)), _COLORS[figure], width=2))
             legend.append(Entry(_COLORS[figure], FIGURE_NAMES[figure], "line"))
             top = max(top, *values)

@@ -18,7 +18,7 @@ from dptrace.viewers.base.table import MAX_ROWS, gain_sentence
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.host import host_data, host_notes
 from dptrace.viewers.gantt.page.data import details, scene
-from dptrace.viewers.gantt.page.document import fitting, gantt_page, run_data
+from dptrace.viewers.gantt.page.document import add_unknown, fitting, gantt_page, run_data
 from dptrace.viewers.pages.gantt_svg import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS, View
@@ -91,6 +91,7 @@ _HINT = Markup('<p class="hint">The wheel scrolls the page; with Ctrl it zooms t
 def _chart(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     """Return the Gantt chart for the page: all rows are shown, since the page scrolls."""
     page_data = scene(gantt_chart, details(run, gantt_chart)) | run_data(run, gantt_chart)
+    add_unknown(page_data, run, gantt_chart)
     # The page lists them itself.
     page_data["findings"] = []
     page_data["layout"]["whole"] = page_data["layout"]["height"] <= TALLEST

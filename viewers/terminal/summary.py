@@ -352,16 +352,20 @@ def _print_collective_rows(run: Run, rows: list[dict[Any, Any]], console: Consol
         "bytes": lambda row: byte_size(row["bytes"] if isinstance(row["bytes"], int) else 0),
         "start\nms": lambda row: f"{(row['start_ns'] - origin) / 1e6:,.3f}",
         "ms": lambda row: f"{(row['end_ns'] - row['start_ns']) / 1e6:.3f}",
-        "exposed\nms": lambda row: f"{row['exposed_ns'] / 1e6:.3f}",
+        "exposed\nms": lambda row: _fine(row["exposed_ns"]),
     }
     if any(isinstance(row["exposed_wait_ns"], int) for row in rows):
         columns |= {"waiting\nms": lambda row: _waiting(row)[0], "for\nrank": lambda row: _waiting(row)[1]}
-    columns |= {"overl.\nms": lambda row: f"{row['overlapped_ns'] / 1e6:.3f}"}
+    columns |= {"overl.\nms": lambda row: _fine(row["overlapped_ns"])}
     console.print(column_table("collectives of each GPU", columns, rows, ("step", "kind", "phase")))
 
 
 def _waiting(row: Mapping[Any, Any]) -> tuple[str, str]:
     """Return a collective's exposed wait and the rank that it was for; empty where there is none."""
     wait, rank = row["exposed_wait_ns"], row["waits_for"]
-    known = isinstance(wait, int)
-    return f"{wait / 1e6:.3f}" if known else "?", str(rank) if known and wait and isinstance(rank, int) else ""
+    return _fine(wait), str(rank) if isinstance(wait, int) and wait and isinstance(rank, int) else ""
+
+
+def _fine(ns: Any) -> str:
+    """Return a time in ms to the microsecond, or ? for one that is not known."""
+    return f"{ns / 1e6:.3f}" if isinstance(ns, int) else "?"

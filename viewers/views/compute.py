@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dptrace.analysis.kernels.summary import KernelSummary, Roof, roof_of
-from dptrace.analysis.per_gpu.split import PART_LABELS, Part
+from dptrace.analysis.per_gpu.split import PART_LABELS, UNKNOWN_PHASE, Part
 from dptrace.core.units import byte_size, duration, milliseconds, number
 from dptrace.core.units import share as units_share
 from dptrace.errors import DptraceError
@@ -58,8 +58,11 @@ def kernels(run: Run) -> Drawing:
 
 
 def _parts(row: dict[str, Any], steps: int) -> Iterator[tuple[str, float, str]]:
-    for part in _PHASES:
-        yield PART_LABELS[part], row[f"{part.name.lower()}_ns"] / steps, theme.PART_COLORS[part]
+    if row["other_ns"] is None:
+        yield UNKNOWN_PHASE, row["compute_ns"] / steps, theme.PART_COLORS[Part.OTHER]
+    else:
+        for part in _PHASES:
+            yield PART_LABELS[part], row[f"{part.name.lower()}_ns"] / steps, theme.PART_COLORS[part]
     yield "Communication", row["communication_ns"] / steps, theme.OVERLAPPED
     yield "Memory", row["memory_ns"] / steps, theme.MEMORY
 

@@ -19,6 +19,7 @@ from dptrace.analysis.per_gpu.split import (
     COMPUTE,
     EXPOSED_LABELS,
     PART_LABELS,
+    UNKNOWN_PHASE,
     Part,
     overlap_percent,
     waiting_label,
@@ -64,7 +65,7 @@ def step_bar(figures: StepFigures, tick: str, name: str, head: str = "", rank: i
     for part, color in theme.PART_COLORS.items():
         ns, label = figures[f"{part.name.lower()}_ns"], PART_LABELS[part]
         if ns is None and part is Part.OTHER:
-            ns, label = figures[COMPUTE], "Compute, phase unknown"
+            ns, label = figures[COMPUTE], UNKNOWN_PHASE
         parts += exposed_bar_parts(ns or 0, figures, rank) if part is Part.EXPOSED_COMM else [(label, ns or 0, color)]
     return Bar(tick, name, parts, under=figures["overlapped_comm_ns"] or 0, head=head)
 
@@ -199,7 +200,7 @@ def breakdown_table(run: Run) -> TextTable:
 def _steps(device: DeviceFigures, wait: ExposedWait) -> Iterator[tuple[str, StepFigures]]:
     """Yield the name of each step, and its figures."""
     for k, name in enumerate(device.split.names):
-        yield step_label(name), {**{key: float(v[k]) for key, v in device.split.figures.items()}, **wait.step(k)}
+        yield step_label(name), {**device.split.step(k), **wait.step(k)}
 
 
 BREAKDOWN_VIEW = View("breakdown", TITLE, breakdown_table, breakdown, in_report=True)

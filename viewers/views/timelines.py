@@ -128,7 +128,10 @@ def layers_table(run: Run) -> TextTable:
     if all(row["layer"].startswith("(") for row in found):
         found = []
     columns = ("forward_ns", "backward_ns", "recompute_ns", "communication_ns", "exposed_comm_ns")
-    rows = tuple((row["layer"], *(f"{row[name] / steps / 1e6:.3f}" for name in columns)) for row in found)
+    rows = tuple(
+        (row["layer"], *("?" if (ns := row[name]) is None else f"{ns / steps / 1e6:.3f}" for name in columns))
+        for row in found
+    )
     headings = "layer", "forward ms", "backward ms", "recompute ms", "collectives ms", "exposed ms"
     return TextTable(headings, rows, 1, "Mean per rank and step." if rows else NO_LAYERS)
 

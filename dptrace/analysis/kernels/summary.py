@@ -17,6 +17,7 @@ from dptrace.analysis.kernels.names import kernel_names
 from dptrace.core.array_file import let_go
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, sums, union
+from dptrace.core.notes import PHASES_NEED
 from dptrace.model.gpu_peaks import GpuPeak, gpu_peak, utilization
 from dptrace.readers.provenance import read_provenance
 from dptrace.timeline.host_calls import OperatorCalls
@@ -449,6 +450,7 @@ def _rows(
         # What a row's compute is a share of, in all and by phase: that of its rank, or of all.
         own = whole.setdefault(key[-1] if per_rank else None, Counter())
         own.update({name: int(figures[name][number]) for name in (_COMPUTE, *_PHASE_TOTALS)})
+    known = not any(premise in PHASES_NEED for timeline in timelines for premise in timeline.lacks)
     rows = []
     for number, key in enumerate(keys):
         rank = {"rank": key[-1]} if per_rank else {}
@@ -457,6 +459,7 @@ def _rows(
         row |= _with_shares(
             {name: _plain(column[number]) for name, column in figures.items()}, wall, whole[rank.get("rank")]
         )
+        row |= {} if known else dict.fromkeys((*_PHASE_TOTALS, "main_phase", "share_of_phase"))
         row |= {} if per_rank else _spread(by_rank[number], ranks)
         rows.append(shape_columns(row) if by == "operator-shape" else row)
     return rows

@@ -496,6 +496,8 @@ PART_LABELS: dict[Part, str] = {
     for name in FIGURES
     if name not in ("overlapped_comm_ns", "wall_ns")
 }
+UNKNOWN_PHASE = "Compute, phase unknown"
+"""The label of all compute where its phases are unknown."""
 OVERLAPPED_LABEL = _WORDS["overlapped_comm_ns"].capitalize()
 
 EXPOSED_LABELS: dict[str, str] = {

@@ -25,7 +25,7 @@ from bokeh.models import PanTool, Range1d, RangeTool
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
-from dptrace.analysis.per_gpu.split import Part
+from dptrace.analysis.per_gpu.split import UNKNOWN_PHASE, Part
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.replay.critical_path import CriticalPath
@@ -202,7 +202,7 @@ def add_unknown(page_data: dict[str, Any], run: Run, gantt_chart: Chart) -> None
         starts, ends = track.bounds_ns[:-1], track.bounds_ns[1:]
         data["unknown"] = unknown_spans(run, number, np.arange(len(starts)), starts, ends)
     if all("forward_ns" in split.unknown for split in run.splits):
-        page_data["categories"][Part.OTHER] |= {"label": "Compute, phase unknown", "short": "Compute"}
+        page_data["categories"][Part.OTHER] |= {"label": UNKNOWN_PHASE, "short": "Compute"}
     bounds = {split.bounds.get("idle_ns", "about") for split in run.splits}
     page_data["idleBound"] = bounds.pop() if len(bounds) == 1 and "about" not in bounds else ""
 
