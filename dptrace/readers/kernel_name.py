@@ -9,6 +9,8 @@ from functools import lru_cache
 _INNERMOST = re.compile(r"<[^<>]*>")
 _IDENTIFIER = re.compile(r"\d+")
 _ENDS_OF_NAME = ("(", "<", " [")
+_PHRASE = re.compile(r"(?!void |const |unsigned |signed |static |inline )[^(<\[ ]+( [^(<\[ ]+)+")
+"""A name in words, which no signature is: ``TorchDynamo Cache Lookup``."""
 
 
 def own_name(name: str) -> str:
@@ -20,7 +22,11 @@ def own_name(name: str) -> str:
     ('::bar', 'triton_poi_fused_add_0')
     >>> own_name("_ZN7deep_ep9intranode8dispatchILi8EEEvPi")
     'deep_ep::intranode::dispatch'
+    >>> own_name("Torch-Compiled Region: 0/0")
+    'Torch-Compiled Region: 0/0'
     """
+    if _PHRASE.fullmatch(name):
+        return name
     if name.startswith("_Z"):
         return _qualified(name) or name
     # Namespaces without a name contain brackets themselves.

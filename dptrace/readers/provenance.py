@@ -11,9 +11,11 @@ makes up. Three kinds of files say what they compute:
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ _HANDLE = re.compile(r"^\s*# \[Provenance debug handles\] (\S+?):(\d+)\s*$")
 _CALLED = re.compile(r"^\s*(?:\w+ = )?([\w.]+?)(?:\.run)?\(")
 _NODE_LINE = re.compile(r"^\s*# File: (.+):(\d+) in (.+?), code: (.*)$")
 _NODE = re.compile(r"^\s*(\w+)(?:: \"[^\"]*\")? = (.*)$")
-_PARAMETER = re.compile(r"\bl_self_((?:modules_\w+?_)+)(?:parameters|buffers)_")
+_PARAMETER = re.compile(r"\bl_\w+?_((?:modules_\w+?_)+)(?:parameters|buffers)_")
 _OF_TORCH = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
 
 
@@ -131,7 +133,7 @@ def read_provenance(path: str | Path) -> Provenance:
 
 def _is_ours(file: Path) -> bool:
     name = file.name
-    log = name.startswith("dedicated_log_torch_trace") and name.endswith(".log")
+    log = name.startswith("dedicated_log_torch_trace") and name.endswith((".log", ".log.gz"))
     return file.is_file() and (log or name in ("kernel_information.json", "output_code.py"))
 
 
@@ -139,7 +141,8 @@ def _graphs_of(file: Path) -> Iterator[tuple[str, Kernels]]:
     try:
         if file.stat().st_size > _MAX_BYTES:
             raise TraceError(f"{file}: is larger than {_MAX_BYTES >> 30} GiB, which no such file is.")
-        with file.open(encoding="utf-8", errors="replace") as lines:
+        opened = gzip.open if file.suffix == ".gz" else open
+        with opened(file, "rt", encoding="utf-8", errors="replace") as lines:
             if file.suffix == ".json":
                 yield "", _stated(json.load(lines), {}, _Nodes())
             elif file.suffix == ".py":
@@ -150,7 +153,7 @@ def _graphs_of(file: Path) -> Iterator[tuple[str, Kernels]]:
         raise TraceError(f"{file}: no such file or folder.") from None
     except OSError as error:
         raise TraceError(unreadable(file, error)) from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, EOFError, zlib.error) as error:
         raise TraceError(f"{file}: can't be read as a file of inductor's: {error}") from None
 
 

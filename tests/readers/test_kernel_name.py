@@ -32,6 +32,7 @@ from dptrace.readers.kernel_name import own_name, short_name, short_names
         ("_Zunusual", "_Zunusual"),
         ("c10d::allreduce_", "c10d::allreduce_"),
         ("nccl:_all_gather_base", "nccl:_all_gather_base"),
+        ("TorchDynamo Cache Lookup", "TorchDynamo Cache Lookup"),
         ("", ""),
     ],
 )

@@ -15,6 +15,7 @@ from dptrace.analysis.kernels.attribution import (
     Attribution,
     CallTree,
     Index,
+    Labels,
     calls_with_cost,
     module_labels,
     module_paths,
@@ -136,7 +137,6 @@ NOT_LAUNCHED = "(not launched in the recording)"
 NO_INPUTS = OperatorInputs()
 NOT_COMPILED, UNKNOWN_SOURCE = "(not compiled)", "(compiled; source unknown)"
 """The rows of kernels outside compiled graphs, and of those in graphs that no file of inductor's describes."""
-_NO_CALL = np.zeros(0, np.bool_)
 _PHASES = tuple(phase.name.lower() for phase in Phase)
 _KINDS = tuple(kind.name.lower() for kind in Kind)
 
@@ -232,10 +232,8 @@ def _by_source(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution,
 
         graph call 7: addmm (0 of 2), triton_poi_fused_gelu_0 (0 of 1), addmm (1 of 2)
     """
-    calls, is_graph = recorded.calls, [bool(_GRAPH.match(name)) for name in recorded.calls.names]
-    around = CallTree(calls).innermost(np.array(is_graph or [False], np.bool_)[calls.name] if len(calls) else _NO_CALL)
-    known = pieces.call >= 0
-    graph = np.where(known, around[pieces.call], -1) if len(calls) else np.full(len(pieces), -1, np.int64)
+    calls, known = recorded.calls, pieces.call >= 0
+    graph = _graphs_around(recorded, pieces.call)
     # Triton's kernels have their names on the device; on a CPU, and for libraries' kernels, it is the operator's.
     triton = np.array([name.startswith("triton_") for name in timeline.names] or [False], np.bool_)
     own = triton[timeline.name[pieces.interval]] if not timeline.on_cpu else np.zeros(len(pieces), np.bool_)
@@ -259,6 +257,20 @@ def _by_source(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution,
             lines = ", ".join(found.lines) or UNKNOWN_SOURCE
             rows.append((lines, found.code, ", ".join(found.nodes), ", ".join(found.modules)))
     return Groups(rows, code, _instance(call, pieces, recorded))
+
+
+def _graphs_around(recorded: OperatorCalls, call: Index) -> Index:
+    """Return the call of a compiled graph around each call, or -1: an operator in a trace, or, of a CPU, a label."""
+    calls, found = recorded.calls, np.full(len(call), -1, np.int64)
+    known = np.flatnonzero(call >= 0)
+    if not len(calls) or not len(known):
+        return found
+    is_graph = np.array([bool(_GRAPH.match(name)) for name in calls.names], np.bool_)
+    around, own = CallTree(calls).innermost(is_graph[calls.name]), call[known]
+    label = Labels(calls).around(calls.thread[own], calls.start_ns[own])
+    of_label = np.where(label >= 0, around[label], -1)
+    found[known] = np.where(around[own] >= 0, around[own], of_label)
+    return found
 
 
 def _places(graph: Index, name: Index, start: Index, call: Index) -> tuple[Index, Index]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -126,6 +127,25 @@ def test_a_model_compiled_for_a_gpu_is_mapped_to_its_lines(tmp_path: Path) -> No
     assert head["total_ns"].max() == named[named["main_phase"] == "forward"]["total_ns"].max()
 
 
+def test_a_model_compiled_for_a_cpu_is_mapped_to_its_lines(tmp_path: Path) -> None:
+    """The call of a graph is an annotation there, around operators; its first argument is not called self."""
+    shutil.unpack_archive(Path(__file__).with_name("compiled_cpu.zip"), tmp_path)
+    log = next((tmp_path / "torch_trace").iterdir())
+    packed = log.with_name(f"{log.name}.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    run = dptrace.open(tmp_path / "run", cache=False)
+    rows = run.kernel_summary("source", provenance=tmp_path / "torch_trace")
+
+    total = rows["total_ns"].sum()
+    assert run.kernel_summary("kernel")["total_ns"].sum() == total
+    assert rows[rows["source"] == "(not compiled)"]["total_ns"].sum() < 0.05 * total
+    assert {"fc1", "fc2", ""} == set(rows["module"])
+    packed.write_bytes(packed.read_bytes()[:2000])
+    with pytest.raises(TraceError, match=packed.name):
+        read_provenance(packed)
+
+
 def test_a_kernel_called_more_often_than_its_code_has_all_its_lines(trace: Path, tmp_path: Path) -> None:
     """And kernel_information.json, which has no key, is enough where one graph alone has the name."""
     information = {name: {"stack_traces": stacks, "pre_grad_nodes": ["n"]} for name, stacks in STACKS.items()}
@@ -191,7 +211,7 @@ def test_a_compiled_model_on_a_cpu_is_mapped_to_its_lines(tmp_path: Path) -> Non
     assert ("h = self.up(x)", "up", "h") in found
     assert ("return self.down(h)", "down", "linear_1") in found
     assert any(code == "h = torch.nn.functional.gelu(h) * 2" and "gelu" in nodes for code, _, nodes in found)
-    of_backward = rows[(rows.backward_ns > 0) & rows.source.str.contains("model.py")]
+    of_backward = rows[(rows.fx_nodes.astype(str) == "") & rows.source.str.contains("model.py")]
     assert {"up", "down"} <= set(of_backward.module)
     compiled = rows[rows.source.str.contains("model.py")].total_ns.sum()
     assert compiled > 0.5 * rows[rows.source != "(not compiled)"].total_ns.sum()
