@@ -129,8 +129,10 @@ def _leave(code: int) -> NoReturn:
         finish_for_launcher(Path(settings.folder), int(launcher or 0))
     if code == TERMINATED:
         exit_now(code)  # SIGTERM ends a plain Python at once
-    rest()  # what is freed now may be the last to hold a process group
-    gc.collect()  # see process_group: DDP models that live until the interpreter exits
+    if code != -signal.SIGINT:
+        # Who frees a group waits for its collectives, and an interrupted rank may have left one behind.
+        rest()
+        gc.collect()  # see process_group: DDP models that live until the interpreter exits
     spawn.exit_after_threads(code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dptrace.record.failures import STACKS_SIGNAL
 from tests.support.processes import processes_in
 from tests.support.recordings import dptrace, environment
 
@@ -64,10 +66,23 @@ class Job:
 
     def ended(self) -> int:
         """Wait for the end, and return the exit code."""
-        code = self.process.wait(120)
+        try:
+            code = self.process.wait(120)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{self.said}\n{self.stacks()}")
         assert [] == processes_in(self.folder)
         assert not (self.folder / ".run.recording").exists()
         return code
+
+    def stacks(self) -> str:
+        """Return where each rank is, and which processes there are."""
+        answers = sorted((self.folder / ".run.recording").glob("rank*.stacks"))
+        for answer in answers:
+            if STACKS_SIGNAL is not None:
+                os.kill(int(answer.read_text().split()[2]), STACKS_SIGNAL)
+        time.sleep(2)
+        there = [f"{process.pid} {process.status()} {process.cmdline()}" for process in processes_in(self.folder)]
+        return "\n".join([*there, *(answer.read_text() for answer in answers)])
 
     @property
     def said(self) -> str:
