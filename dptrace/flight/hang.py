@@ -243,7 +243,9 @@ class _Job:
         mismatched: Fault | None = None
         for number in sorted(numbers):
             begun = numbers[number]
-            states = {call.state for calls in begun.values() for call in calls}
+            # Marks may be late: who has completed a later one has completed this one.
+            done = {rank for rank, last in self.completed.get(group, {}).items() if last >= number}
+            states = {call.state for rank, calls in begun.items() if rank not in done for call in calls}
             absent = [rank for rank in members if lasts.get(rank, 0) < number]
             # Where one has completed a later one, too, those without a dump have taken part in this one.
             if not set(absent) & self.dumps.keys() and max(self.completed.get(group, {}).values(), default=0) > number:
@@ -285,9 +287,10 @@ class _Job:
         completed = self.completed.get(group, {})
         by_state: dict[str, list[int]] = {}
         for rank in sorted(begun):
-            by_state.setdefault(begun[rank][-1].state, []).append(rank)
+            if completed.get(rank, 0) < number:
+                by_state.setdefault(begun[rank][-1].state, []).append(rank)
         # A rank that has completed it need not have kept it.
-        over = sorted({*by_state.get("completed", ()), *(rank for rank, last in completed.items() if last >= number)})
+        over = sorted(rank for rank, last in completed.items() if last >= number)
         behind = [rank for rank in sorted(begun) if rank not in over]
         if over and behind and "begun" not in by_state and operator.lower().lstrip("_") not in _ROOTED:
             return Fault("gpu", *place, behind, sorted(begun), self._gpu_text(place, behind, over), created)

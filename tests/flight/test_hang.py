@@ -266,6 +266,16 @@ def gloo(number: int, group: tuple[str, str], is_over: bool = False) -> Call:
     return {**entry, "profiling_name": "gloo:all_reduce", "retired": is_over}
 
 
+def test_a_mark_that_is_late_is_no_wait(tmp_path: Path) -> None:
+    """gloo's threads mark what is over in any order: a rank that has completed the next one waits in none before it."""
+    calls = {rank: [gloo(1, WORLD, rank != 1), gloo(2, WORLD, True), gloo(3, WORLD)] for rank in range(3)}
+    calls[2].pop()
+
+    content = find_hang([write(tmp_path / "dumps", calls)])
+    assert [("missing", [2])] == causes(content)
+    assert "ranks 0, 1 began collective 3" in content["verdict"]
+
+
 def test_groups_that_wait_for_each_other_are_a_circle(tmp_path: Path) -> None:
     """Each rank waits alone in a group whose ranks are not listed; nothing says that none is behind."""
     groups = [("3", "undefined"), ("4", "undefined"), ("5", "undefined")]

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
 import time
@@ -89,8 +90,11 @@ def begin_in_turn(variant: str, rank: int, place: int, folder: Path) -> None:
     """Begin an all-reduce in which the culprit, the last to begin, has more bytes.
 
     gloo ends ranks that receive more than they expect, where NCCL would hang: so each dumps before the next one begins.
+    gloo's threads mark a call as over a moment after the script goes on: a dump of that moment has it open.
     """
     order = [1, 2, 0].index(place)
+    while not ON_GPU and not all(entry["retired"] for entry in pickle.loads(recorded())["entries"]):
+        time.sleep(0.01)
     while not ON_GPU and len([*folder.glob("nccl_trace_rank_*")]) < order:
         time.sleep(0.01)
     wrong = place == 0
@@ -105,9 +109,15 @@ def begin_in_turn(variant: str, rank: int, place: int, folder: Path) -> None:
 def dump(rank: int, folder: Path) -> None:
     """Write what a watchdog writes."""
     written = folder / f"part_of_{rank}.tmp"
-    library: Any = torch._C._distributed_c10d
-    written.write_bytes(library._dump_nccl_trace() if ON_GPU else library._dump_fr_trace())
+    written.write_bytes(recorded())
     written.rename(folder / f"nccl_trace_rank_{rank}")
+
+
+def recorded() -> bytes:
+    """Return what torch's flight recorder holds."""
+    library: Any = torch._C._distributed_c10d
+    content: bytes = library._dump_nccl_trace() if ON_GPU else library._dump_fr_trace()
+    return content
 
 
 def watch(variant: str, rank: int, folder: Path) -> None:
