@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import dptrace
@@ -215,7 +215,8 @@ class _Training:
         between = {"tensor": _Apply(_Summed.apply), "experts": _Apply(_Exchanged.apply)}.get(plant.style)
         layers = [nn.Linear(64, 240), nn.ReLU(), nn.Linear(240, 240), *([between] if between else [])]
         layers += [_Between(delays), nn.Linear(240, 240), nn.ReLU(), nn.Linear(240, 64)]
-        net = self.model = nn.Sequential(*layers)
+        net = nn.Sequential(*layers)
+        self.model: nn.Module = net
         self.pending: list[Any] = []
         self.group = None
         if plant.style in ("ddp", "buckets"):
@@ -316,7 +317,7 @@ def record(plant: Plant, folder: Path) -> None:
     """Train, and write each rank's trace and ``truth.json`` to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as own:
-        mp.start_processes(_work, (plant, folder, f"{own}/store"), plant.ranks, start_method="spawn")
+        spawn(_work, (plant, folder, f"{own}/store"), plant.ranks)
 
 
 def answer(folder: Path) -> dict[str, Any]:
