@@ -111,6 +111,8 @@ def _fail(steps: Steps, error: BaseException | None, code: int) -> NoReturn:
     if code == -signal.SIGINT and recording is not None:
         recording.output.interrupted()
     if code in (TERMINATED, -signal.SIGINT):
+        if error is not None:
+            messages.report_failure(error)  # first: the peers fail as soon as their connections close
         hang_up()
     try:
         steps.close(error)
