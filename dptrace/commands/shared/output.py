@@ -59,8 +59,13 @@ def console(stderr: bool = False, piped_width: int = _FILE_WIDTH) -> Console:
 def _console(stream: TextIO | None, width: int | None) -> Console:
     from rich.console import Console
 
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            """Leave a closed pipe to the command line: rich would make it exit code 1."""
+            raise BrokenPipeError
+
     file: Any = _WithoutTrailingBlanks(stream) if stream else None
-    return Console(file=file, width=width, highlight=False, emoji=False)
+    return Piped(file=file, width=width, highlight=False, emoji=False)
 
 
 class _WithoutTrailingBlanks:
