@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dptrace.core.files import atomic_write
@@ -66,24 +67,34 @@ def speaks_python(**renamed: str) -> Callable[[_Function], _Function]:
         renamed: the keywords that are not called as the option, by the option's name.
     """
 
-    def keyword(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[1]  # a command, to be typed as it stands
-        name = found[2].replace("-", "_")
-        return renamed.get(name, name) + ("=" if found[0].endswith(" ") else "")
-
     def wrap(function: _Function) -> _Function:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
             except DptraceError as error:
-                error.args = (_OPTION.sub(keyword, str(error)),)
+                error.args = (in_keywords(str(error), renamed),)
                 raise
 
         return cast(_Function, call)
 
     return wrap
+
+
+def in_keywords(text: str, renamed: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a message with keywords in place of options; a command in it stays as it is to be typed.
+
+    >>> in_keywords("--steps [99]: expected the first and the last number.")
+    'steps=[99]: expected the first and the last number.'
+    """
+
+    def keyword(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[1]
+        name = found[2].replace("-", "_")
+        return renamed.get(name, name) + ("=" if found[0].endswith(" ") else "")
+
+    return _OPTION.sub(keyword, text)
 
 
 @speaks_python(no_cache="cache=False", comm_pattern="comm_patterns")
@@ -519,6 +530,22 @@ class Run(RunData):
 
     def __dir__(self) -> list[str]:
         return sorted(set(super().__dir__()) - INTERNAL)
+
+    @speaks_python()
+    def select(
+        self, ranks: str | int | Iterable[int] | None = None, steps: str | int | tuple[int, int] | None = None
+    ) -> Run:
+        """Return the part of the run with these ranks and steps.
+
+        Args:
+            ranks: numbers of the ranks to keep, or their text as on the command line, ``"0-3,8"``; None keeps all.
+            steps: first and last number of the steps to keep, as in ``ProfilerStep#4``, ``"4:6"``, or one number;
+                None keeps all.
+
+        Raises:
+            UsageError: these are no ranks or steps, or none is in the run; the message lists those of the run.
+        """
+        return super().select(ranks, steps)
 
     @property
     def replay(self) -> Replay:

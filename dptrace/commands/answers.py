@@ -162,8 +162,9 @@ _DIFF = {
 
 _BASELINE = {"name path saved": str, "in_use": bool, "recordings steps ranks wall_ns bytes": int}
 _RUN_IN_TIME = {
-    "run recorded": str, "ranks steps wall_ns": int, f"{_OTHERS} step_spread_ns": int | None,
-    "overlap_percent mfu": float | None,
+    "run recorded recorded_by": str, "ranks steps wall_ns": int, f"{_OTHERS} step_spread_ns": int | None,
+    "overlap_percent mfu exposed_share waiting_share no_compute_share over_usual lost_share": float | None,
+    "culprit": ({"ranks": [int], "cause": str | None, "cost_ns": int | None}, None),
 }
 _CHANGE_POINT = {
     "run": str, "index": int, "differs": [str],
@@ -401,7 +402,7 @@ ANSWERS: dict[str, Any] = {
     "kernels": (_KERNELS, _HOST),
     "diff": _DIFF,
     "baseline": {"schema": 1, "folder": str, "baselines": [_BASELINE]},
-    "history": {"schema": 1, "series": [_SERIES]},
+    "history": {"schema": 1, "series": [_SERIES], "worst_first": [str]},
     "log": _LOGGED,
     "flight": _FLIGHT,
     "whatif": (_WHATIF, _SWEPT),

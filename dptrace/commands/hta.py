@@ -48,6 +48,7 @@ def command(
     from dptrace.readers.discovery import find
 
     if analysis is None:
+        find([path])  # a name that is no run is most likely an analysis without its run
         width = max(map(len, ANALYSES))
         for name, description in ANALYSES.items():
             click.echo(f"{name:{width}}  {description.summary}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import functools
+import glob
 import json
 import os
-import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
 
 from dptrace.commands.shared.output import write_png
-from dptrace.core.units import sanitize
+from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
-from dptrace.readers.discovery import MAX_LEVELS, RUN_FILE
-from dptrace.readers.formats import DATABASE_SUFFIXES, FORMATS, REPORT_SUFFIXES, TRACE_SUFFIXES
+from dptrace.readers.discovery import RUN_FILE, confine, is_confined
+from dptrace.readers.runs import runs_in
 from dptrace.readers.source import is_url
 from dptrace.replay.options import OPTIONS
 from dptrace.version import __version__
@@ -59,10 +59,15 @@ class Root:
         shown = sanitize(text)[:200]
         if is_url(text) or os.path.isabs(text) or text.startswith(("~", "-")) or "\0" in text:
             raise UsageError(f"{shown}: name a run by its path below the root, such as list_runs gives.")
+        if glob.has_magic(text) and not os.path.lexists(self.folder / text):
+            # What list_runs names the files of one run by, which lie beside others.
+            for match in glob.glob(text, root_dir=self.folder):
+                self._resolved(self.folder / match, shown)
+            if os.pardir not in Path(text).parts:
+                return os.path.join(os.curdir, text)
+            raise UsageError(f"{shown}: leads out of the root.")
         path = self._resolved(self.folder / text, shown)
-        if path.is_dir():
-            self._check_links(path, shown)
-        elif not path.is_file():
+        if not path.is_dir() and not path.is_file():
             raise UsageError(f"{shown}: is neither a folder nor a file.")
         return os.path.join(os.curdir, path.relative_to(self.folder))
 
@@ -75,47 +80,40 @@ class Root:
             raise UsageError(f"{shown}: leads out of the root.")
         return found
 
-    def _check_links(self, folder: Path, shown: str, levels: int = MAX_LEVELS) -> None:
-        """Refuse a folder with a link out of the root, as deep as runs are searched."""
-        for entry in os.scandir(folder):
-            if entry.is_symlink() and os.path.exists(entry.path):
-                self._resolved(Path(entry.path), f"{shown}/{sanitize(entry.name)}")
-            if levels > 1 and entry.is_dir():
-                self._check_links(Path(entry.path), shown, levels - 1)
-
     def runs(self) -> Iterator[dict[str, Any]]:
-        """Yield each folder that holds traces, by name."""
+        """Yield each run below the root by name, with its files; and links that lead out, which are not followed."""
+        for found in runs_in(self.folder, _LEVELS):
+            stats = [os.stat(file) for file in found.files]
+            yield {
+                "run": os.path.relpath(found.path, self.folder),
+                "recorded_by_dptrace": os.path.exists(os.path.join(found.path, RUN_FILE)),
+                "files": len(stats),
+                "names": [os.path.relpath(file, self.folder) for file in found.files[:_MOST_NAMES]],
+                "bytes": sum(stat.st_size for stat in stats),
+                "modified_ns": max((stat.st_mtime_ns for stat in stats), default=None),
+                "refused": None,
+            }
         for place, folders, files in os.walk(self.folder):
-            path = Path(place)
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            if len(path.relative_to(self.folder).parts) >= _LEVELS:
+            if len(Path(place).relative_to(self.folder).parts) >= _LEVELS - 1:
                 folders.clear()
-            traces = [file for name in files if _is_trace(name) and (file := (path / name).resolve()).is_file()]
-            stats = [file.stat() for file in traces if file.is_relative_to(self.folder)]
-            if stats:
-                yield {
-                    "run": str(path.relative_to(self.folder)),
-                    "recorded_by_dptrace": RUN_FILE in files,
-                    "files": len(stats),
-                    "bytes": sum(stat.st_size for stat in stats),
-                    "modified_ns": max(stat.st_mtime_ns for stat in stats),
-                }
+            for link in (Path(place, name) for name in sorted([*folders, *files]) if name[0] != "."):
+                if link.is_symlink() and link.exists() and not is_confined(link):
+                    name = os.path.relpath(link, self.folder)
+                    nothing = {"recorded_by_dptrace": False, "files": 0, "names": [], "bytes": 0, "modified_ns": None}
+                    yield {"run": name, **nothing, "refused": "It is a link that leads out of the root."}
 
 
 _LEVELS = 5
 """Levels below the root at which runs are listed."""
-
-
-def _is_trace(name: str) -> bool:
-    """Return whether a file is a trace by its name; of JSON files, which may be anything, those that say it."""
-    lower = name.lower()
-    said = not lower.endswith(FORMATS[0].suffixes) or re.search("trace|rank|worker", lower)
-    return bool(lower.endswith((*TRACE_SUFFIXES, *DATABASE_SUFFIXES, *REPORT_SUFFIXES)) and said and lower != RUN_FILE)
+_MOST_NAMES = 16
+"""Files of a run that are named."""
 
 
 # What the tools take, and pages of their answers.
 
-_Run = Annotated[str, Field(description="Path of a run below the root: a folder or a trace file; list_runs has them.")]
+_Run = Annotated[
+    str, Field(description="Path of a run below the root: a folder, a trace file or a pattern; list_runs has them.")
+]
 _View = Annotated[str, Field(description="; ".join(f"{name}: {about}" for name, about in NAMES.items()))]
 _Side = Annotated[str | list[str], Field(description="A run, or several recordings of the same job.")]
 _Ranks = Annotated[str, Field(description="Only these ranks: 0,1 or 0-3. Empty: all.")]
@@ -163,7 +161,9 @@ def _tool(function: Callable[..., Any]) -> Callable[..., Any]:
             with self.lock:
                 return _safe(function(self, *args, **kwargs))
         except DptraceError as error:
-            raise ToolError(sanitize(str(error))) from None
+            from dptrace.api import in_keywords
+
+            raise ToolError(sanitize(in_keywords(str(error)))) from None
 
     return answer
 
@@ -182,6 +182,8 @@ class Tools:
         from dptrace.readers.discovery import find
 
         path = self.root.inside(name)
+        if os.path.isdir(path) and len(several := [os.path.relpath(one.path) for one in runs_in(Path(path))]) > 1:
+            raise UsageError(f"{name}: holds {plural(len(several), 'run')}; name one: {listed(several, 8)}.")
         files = [file for file in find([path]).local_files() if os.path.exists(file)]
         key = (path, *((file, os.stat(file).st_mtime_ns, os.stat(file).st_size) for file in files))
         run = self._opened.pop(key, None) or open_run([path], self.read_options)
@@ -192,7 +194,7 @@ class Tools:
 
     @_tool
     def list_runs(self, limit: _Limit = 50, offset: _Offset = 0) -> dict[str, Any]:
-        """List the runs below the root: folders that hold traces."""
+        """List the runs below the root, their files by name (of many, the first), and links that are not followed."""
         return _page(list(self.root.runs()), limit, offset)
 
     @_tool
@@ -417,7 +419,7 @@ class _Server(MCPServer):
                 near = difflib.get_close_matches(unknown[0], known, 1, 0.7)
                 advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}."
                 raise ToolError(f"{_PREFIX} {name}: {sanitize(unknown[0])[:200]} is no argument; {advice}")
-            return await super().call_tool(name, arguments, context)
+            return _compact(await super().call_tool(name, arguments, context))
         except ToolError as error:
             if not isinstance(error.__cause__, ValidationError):
                 raise
@@ -437,6 +439,14 @@ class _Server(MCPServer):
         return {key: field[0].description or "" if field else "" for key, field in fields.items()}
 
 
+def _compact(result: Any) -> Any:
+    """Return a tool's result with its JSON as text without blanks, which an agent pays for."""
+    if not isinstance(result, CallToolResult) or result.structured_content is None:
+        return result
+    text = json.dumps(result.structured_content, separators=(",", ":"), ensure_ascii=False)
+    return result.model_copy(update={"content": [TextContent(type="text", text=text)]})
+
+
 _PREFIX = "Error executing tool"
 """How the SDK begins every error."""
 
@@ -444,6 +454,7 @@ _PREFIX = "Error executing tool"
 def serve(folder: Path, read_options: ReadOptions) -> None:
     """Serve the runs below a folder on standard input and output until the client closes them."""
     root = Root(folder)
+    confine(root.folder)
     os.chdir(root.folder)  # so that what a run is called, and where a file is, is relative to it everywhere
     tools = Tools(root, read_options)
     server = _Server("dptrace", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")

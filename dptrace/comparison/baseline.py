@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, CommFigures, Split
+from dptrace.comparison.history import TRACE_TIME, recorded_time
 from dptrace.comparison.sides import (
     COLLECTIVE_VALUES,
     RunSample,
@@ -256,7 +257,7 @@ def _recording(run: Run) -> _Recording:
     waits = sample.exposed_wait
     return _Recording(
         path=run.path,
-        metadata={key: run.metadata[key] for key in _KEPT if key in run.metadata},
+        metadata={key: run.metadata[key] for key in _KEPT if key in run.metadata} | _created(run),
         notes=list(run.notes),
         world_size=run.world_size,
         steps=list(sample.steps),
@@ -268,6 +269,12 @@ def _recording(run: Run) -> _Recording:
         collectives=[_messages(key, values) for key, values in sample.collectives().items()],
         ideal_ns=ideal_ns(run),
     )
+
+
+def _created(run: Run) -> dict[str, str]:
+    """Return when a run was recorded, where only its trace says so: a baseline keeps no times."""
+    recorded, by = recorded_time(run)
+    return {"created": recorded} if by == TRACE_TIME else {}
 
 
 def _device(sample: RunSample, row: int) -> _Device:

@@ -1,4 +1,4 @@
-"""Runs of one job over time: the figures of each, and from which run on a figure has another level.
+"""Runs side by side: where each loses time, the worst first; and over time, from which run on a job has another level.
 
 A change point is the run that begins a new level. The statistic is the largest difference of the means before and
 after a run, over its standard error (Hawkins, JASA 1977), of values whose odd ones are clipped. Its p-value is by
@@ -8,7 +8,9 @@ distances from the medians of both sides. Each part is searched in the same way 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -19,10 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
-from dptrace.comparison.sides import devices_by_id, differing_facts, ideal_ns, refuse_copies, sample_run
+from dptrace.comparison.sides import (
+    RunSample,
+    StoredRun,
+    devices_by_id,
+    differing_facts,
+    ideal_ns,
+    refuse_copies,
+    sample_run,
+)
 from dptrace.comparison.significance import Float
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
+from dptrace.run.cross_rank import mean_step
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
@@ -80,9 +91,29 @@ class Series:
     rows: tuple[dict[str, Any], ...]
     """What JSON has of each run: means over ranks and steps, without outlier steps."""
 
+    @property
+    def guessed(self) -> int:
+        """How many of its runs are where their files were written, since neither run.json nor a trace says when."""
+        return sum(row["recorded_by"] == FILE_TIME for row in self.rows)
+
     def values(self, figure: str) -> Float:
         """Return a figure of each run, in ns; NaN where it is not known."""
         return np.array([np.nan if row[figure] is None else row[figure] for row in self.rows], np.float64)
+
+    def with_usual(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows with what a run takes beyond the median run, and what it loses in all; None where unknown."""
+        walls = self.values("wall_ns")
+        usual = float(np.median(walls))
+        idle = [row["no_compute_share"] for row in self.rows]
+        compute = [
+            None if share is None else wall * (1 - share) for wall, share in zip(walls.tolist(), idle, strict=True)
+        ]
+        known = [one for one in compute if one is not None]
+        least = float(np.median(known)) if len(known) >= MIN_LEVEL else np.inf
+        for row, wall, share, own in zip(self.rows, walls.tolist(), idle, compute, strict=True):
+            beyond = None if len(self.rows) < MIN_LEVEL else round(wall / usual - 1, 6)
+            lost = None if share is None or own is None else round(share + max(0.0, own - least) / wall, 6)
+            yield {**row, "over_usual": beyond, "lost_share": lost}
 
     @cached_property
     def changes(self) -> tuple[ChangePoint, ...]:
@@ -114,7 +145,11 @@ class Series:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the series as plain data."""
-        return {"series": self.title, "runs": list(self.rows), "changes": [*map(self._change_dict, self.changes)]}
+        return {
+            "series": self.title,
+            "runs": list(self.with_usual()),
+            "changes": [*map(self._change_dict, self.changes)],
+        }
 
     def _change_dict(self, change: ChangePoint) -> dict[str, Any]:
         figures = [
@@ -132,31 +167,45 @@ class History:
     series: tuple[Series, ...]
     """One for each kind of job: script or mode, model, number of ranks and device; the longest first."""
 
+    @cached_property
+    def worst_first(self) -> tuple[dict[str, Any], ...]:
+        """The rows of all series, with the name of theirs: the run that loses the largest share of its step first.
+
+        Lost is the time without compute, and compute beyond that of the median run of its series. Runs of which that
+        is unknown are last.
+        """
+        rows = [{"series": one.title, **row} for one in self.series for row in one.with_usual()]
+        return tuple(
+            sorted(rows, key=lambda row: -1.0 if row["lost_share"] is None else row["lost_share"], reverse=True)
+        )
+
     def frame(self) -> pd.DataFrame:
         """Return a row for each run: its series, and what JSON has of it."""
         import pandas as pd
 
-        return pd.DataFrame([{"series": one.title, **row} for one in self.series for row in one.rows])
+        return pd.DataFrame([{"series": one.title, **row} for one in self.series for row in one.with_usual()])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data, as ``dptrace history --json`` prints it."""
-        return {"schema": SCHEMA, "series": [one.to_dict() for one in self.series]}
+        worst = [row["run"] for row in self.worst_first]
+        return {"schema": SCHEMA, "series": [one.to_dict() for one in self.series], "worst_first": worst}
 
     def __repr__(self) -> str:
         parts = [f"{one.title}: {plural(len(one.rows), 'run')}, {len(one.changes)} changes" for one in self.series]
         return f"<dptrace.History: {'; '.join(parts)}>"
 
 
-def history(runs: Sequence[Run], recorded: Sequence[str] = ()) -> History:
+def history(runs: Sequence[Run], written: Sequence[str] = ()) -> History:
     """Put runs in the order of time; see :func:`dptrace.history`.
 
     Args:
-        recorded: when each run was recorded, for those whose ``run.json`` does not say.
+        written: when the files of each run were written, for runs of which neither ``run.json`` nor a trace says when
+            they were recorded.
     """
     if not runs:
         raise UsageError("A history needs at least one run.")
     refuse_copies(runs)
-    rows = [_row(run, other) for run, other in zip(runs, recorded or [""] * len(runs), strict=True)]
+    rows = [_row(run, other) for run, other in zip(runs, written or [""] * len(runs), strict=True)]
     groups: dict[str, list[int]] = {}
     for index in sorted(range(len(runs)), key=lambda at: str(rows[at]["recorded"])):
         groups.setdefault(_title(runs[index]), []).append(index)
@@ -174,37 +223,94 @@ def _title(run: Run) -> str:
     return " · ".join((*words, plural(run.world_size, "rank"), *devices))
 
 
-def _row(run: Run, recorded: str) -> dict[str, Any]:
+def _row(run: Run, written: str) -> dict[str, Any]:
     sample, ideal = sample_run(run, devices_by_id(run)), ideal_ns(run)
     figures = {name: float(sample.figures[name].mean()) if name in sample.figures else None for name in FIGURES}
+    recorded, by = recorded_time(run)
     return {
         "run": run.path,
-        "recorded": _time(run.metadata.get("created")) or recorded,
+        "recorded": recorded or written,
+        "recorded_by": by or FILE_TIME * bool(written),
         "ranks": run.world_size,
         "steps": len(sample.steps),
         **{name: None if value is None else round(value) for name, value in figures.items()},
         "step_spread_ns": round(float(sample.wall.std(ddof=1))) if len(sample.steps) > 1 else None,
         "overlap_percent": overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"]),
         "mfu": None if ideal is None else ideal / float(sample.wall.mean()),
+        **_shares(run, sample, figures),
+        "culprit": None if isinstance(run, StoredRun) else _culprit(run),
     }
+
+
+_LOST = ("exposed_comm_ns", "exposed_memory_ns", "idle_ns")
+"""The parts of a step in which its device does not compute."""
+
+
+def _shares(run: Run, sample: RunSample, figures: dict[str, float | None]) -> dict[str, float | None]:
+    """Return what share of the step is exposed communication, waiting, and without compute; None where unknown."""
+    wall = figures["wall_ns"]
+    lost = [figures[name] for name in _LOST]
+    waiting = None if sample.exposed_wait is None else float(sample.exposed_wait.mean())
+    if figures["exposed_comm_ns"] == 0:
+        waiting = 0.0
+
+    def share(ns: float | None) -> float | None:
+        return None if ns is None or not wall else round(ns / wall, 6)
+
+    return {
+        "exposed_share": share(figures["exposed_comm_ns"]),
+        "waiting_share": share(waiting),
+        "no_compute_share": None if None in lost else share(sum(ns for ns in lost if ns is not None)),
+    }
+
+
+def _culprit(run: Run) -> dict[str, Any] | None:
+    """Return the ranks that the others wait for the longest, and why they are late; None where nobody waits."""
+    late = [one for one in run.cross_rank.findings if one.kind == "straggler"]
+    if late:
+        worst = max(late, key=lambda one: one.cost_ns)
+        return {"ranks": list(worst.evidence["ranks"]), "cause": worst.evidence["cause"], "cost_ns": worst.cost_ns}
+    mean = mean_step(run.cross_rank)
+    ranks = [] if mean is None else list(mean.waits_for)
+    return {"ranks": ranks, "cause": None, "cost_ns": None} if ranks else None
+
+
+RUN_FILE_TIME, TRACE_TIME, FILE_TIME = "run.json", "trace", "file"
+"""What says when a run was recorded: run.json, its earliest step, or nothing but when its files were written."""
+_FIRST_NS = 10**18
+"""Times below this, of the year 2001, do not count from the epoch."""
+
+
+def recorded_time(run: Run) -> tuple[str, str]:
+    """Return when a run was recorded, in UTC, and what says so: run.json or the trace; empty where neither does."""
+    if created := _time(run.metadata.get("created")):
+        return created, RUN_FILE_TIME
+    begins = [int(timeline.windows.bounds[0]) for timeline in run.timelines if len(timeline.windows.bounds)]
+    if not begins or not _FIRST_NS < min(begins) < time.time_ns() + 86_400 * 10**9:
+        return "", ""
+    return _in_utc(min(begins) / 1e9), TRACE_TIME
 
 
 def _time(created: object) -> str:
     """Return a time in UTC; empty for what is none."""
     try:
-        time = datetime.fromisoformat(str(created).replace("Z", "+00:00"))
+        when = datetime.fromisoformat(str(created).replace("Z", "+00:00"))
     except ValueError:
         return ""
-    return time.astimezone(timezone.utc).isoformat(timespec="seconds")
+    return when.astimezone(timezone.utc).isoformat(timespec="seconds")
 
 
-def file_time(path: str) -> str:
-    """Return when a file or folder was last changed, in UTC; empty where that is unknown."""
-    try:
-        changed = Path(path).stat().st_mtime
-    except OSError:
-        return ""
-    return datetime.fromtimestamp(changed, timezone.utc).isoformat(timespec="seconds")
+def _in_utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def file_time(paths: Sequence[str]) -> str:
+    """Return when the last of some files was written, in UTC; empty where that is unknown."""
+    times = []
+    for path in paths:
+        with suppress(OSError):
+            times.append(Path(path).stat().st_mtime)
+    return _in_utc(max(times)) if times else ""
 
 
 # Change points of a series of numbers.

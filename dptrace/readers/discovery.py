@@ -302,6 +302,20 @@ def _ranks_of(info: dict[str, Any]) -> dict[int, dict[str, Any]]:
     }
 
 
+_confined_to: str = ""
+
+
+def confine(folder: Path | None) -> None:
+    """Read from now on, in this process, only what lies below a folder, wherever links lead; None ends that."""
+    global _confined_to
+    _confined_to = "" if folder is None else os.path.realpath(folder)
+
+
+def is_confined(path: Path) -> bool:
+    """Return whether a path may be read: always, unless reading is confined to a folder."""
+    return not _confined_to or os.path.commonpath([_confined_to, os.path.realpath(path)]) == _confined_to
+
+
 def _files_of_argument(text: str) -> _ArgumentFiles:
     """Find the files that one argument names."""
     if not text:
@@ -387,11 +401,15 @@ def _in_folder(folder: Path) -> _ArgumentFiles:
     os.scandir(folder).close()  # glob passes over a folder that can't be read
     run_file = folder / RUN_FILE
     notes: list[str] = []
+    if run_file.exists() and not is_confined(run_file):
+        notes.append(_LEADS_OUT.format(run_file))
     patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, MAX_LEVELS + 1)]
     paths = (Path(path) for pattern in patterns for path in sorted(glob.glob(pattern)))
-    plain = _plain([path for path in paths if _kind(path.name) is not None], notes)
-    files = [Source(str(file)) for file in plain if _may_be_trace(file)]
-    if found := _traces_among(files, Source(str(run_file)) if run_file.exists() else None, notes):
+    plain = _plain([path for path in paths if kind_of(path.name) is not None], notes)
+    files = [Source(str(file)) for file in plain if may_be_trace(file)]
+    if found := _traces_among(
+        files, Source(str(run_file)) if run_file.exists() and is_confined(run_file) else None, notes
+    ):
         return found
     if dump := next(filter(_is_dump, sorted(folder.iterdir())[:_MAX_DUMPS]), None):
         raise DptraceError(
@@ -409,7 +427,7 @@ def _is_dump(file: Path) -> bool:
     return False
 
 
-def _may_be_trace(file: Path) -> bool:
+def may_be_trace(file: Path) -> bool:
     """Return whether a file of a folder may be a trace: not a foreign database, nor a report beside its export."""
     name = file.name.lower()
     if name.endswith(REPORT_SUFFIXES):
@@ -442,7 +460,18 @@ def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
         if path.name.lower().endswith(TRACE_SUFFIXES) and not path.is_file() and not path.is_dir():
             what = "is a pipe or a device; name it to read it" if path.exists() else "is a dead link"
             notes.append(f"Left out: {path}: {what}.")
-    return [path for path in paths if path.is_file()]
+    outside = [path for path in paths if not is_confined(path)]
+    # Of a link to a folder, what is in it is not told.
+    notes += dict.fromkeys(_LEADS_OUT.format(_link_of(path)) for path in outside)
+    return [path for path in paths if path.is_file() and path not in outside]
+
+
+_LEADS_OUT = "Left out: {}: leads out of the folder that may be read."
+
+
+def _link_of(path: Path) -> Path:
+    """Return the first part of a path that leads out."""
+    return next(part for part in (*reversed(path.parents), path) if part.is_symlink() and not is_confined(part))
 
 
 def _traces_among(files: Sequence[Source], run_file: Source | None, notes: Sequence[str] = ()) -> _ArgumentFiles | None:
@@ -453,7 +482,7 @@ def _traces_among(files: Sequence[Source], run_file: Source | None, notes: Seque
     """
     groups: dict[tuple[bool, int, int, str], list[Source]] = {}
     for file in files:
-        kind = _kind(file.name)
+        kind = kind_of(file.name)
         if kind is not None and file.name != RUN_FILE and not file.name.startswith("."):
             parts = () if file.member else PurePath(file.address).parts[:-1]
             groups.setdefault((kind == len(_KINDS), len(parts), kind, "/".join(parts)), []).append(file)
@@ -461,14 +490,14 @@ def _traces_among(files: Sequence[Source], run_file: Source | None, notes: Seque
         return None
     first = min(groups)[:3]
     chosen = _expanded([file for key in sorted(groups) if key[:3] == first for file in groups[key]], run_file)
-    owner = {_rank_in_name(file.address): file.address for file in chosen.files}
+    owner = {rank_in_name(file.address): file.address for file in chosen.files}
     added: list[Source] = []
     left_out: list[str] = []
     notes = [*notes, *chosen.notes]
     for group in (groups[key] for key in sorted(groups) if key[:3] != first):
         others = _expanded(group, optional=True)
         notes += others.notes
-        ranked = [(_rank_in_name(file.address), file) for file in others.files]
+        ranked = [(rank_in_name(file.address), file) for file in others.files]
         known = [(rank, file) for rank, file in ranked if rank is not None]
         if None in owner or len(owner.keys() | dict(known).keys()) < len(owner) + len(known):
             known = []
@@ -485,7 +514,7 @@ def _traces_among(files: Sequence[Source], run_file: Source | None, notes: Seque
     return _ArgumentFiles([*chosen.files, *added], run_file=chosen.run_file, notes=tuple(notes))
 
 
-def _kind(name: str) -> int | None:
+def kind_of(name: str) -> int | None:
     """Return the index in ``_KINDS`` of a file's name, or the next one for one that is refused; None for any other."""
     return next((kind for kind, ends in enumerate((*_KINDS, _REFUSED)) if name.lower().endswith(ends)), None)
 
@@ -614,7 +643,7 @@ def assign_ranks(files: Sequence[tuple[str, int | None]]) -> tuple[list[int], li
     Raises:
         DptraceError: two files claim one rank.
     """
-    known = [rank if rank is not None else _rank_in_name(path) for path, rank in files]
+    known = [rank if rank is not None else rank_in_name(path) for path, rank in files]
     owner: dict[int, str] = {}
     for rank, (path, _) in zip(known, files, strict=True):
         if rank in owner:
@@ -634,7 +663,7 @@ def assign_ranks(files: Sequence[tuple[str, int | None]]) -> tuple[list[int], li
     ]
 
 
-def _rank_in_name(path: str) -> int | None:
+def rank_in_name(path: str) -> int | None:
     found = _RANK_IN_NAME.findall(_name_of(path))
     return int(found[-1]) if found and len(found[-1]) < 7 else None
 

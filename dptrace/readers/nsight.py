@@ -134,7 +134,12 @@ class _Rank:
         self.messages: list[Message] = []
 
     def read(self) -> None:
-        """Read all tables."""
+        """Read all tables.
+
+        Raises:
+            TraceError: device work has no times or no names.
+        """
+        self.export.require_times()
         self._kernels()
         self._graphs()
         self._memory()

@@ -196,6 +196,29 @@ class Export:
         if not self.has_texts:
             self.missing[_TEXTS] = None
 
+    def require_times(self) -> None:
+        """Refuse an export whose device work can't be placed or named; leave calls and ranges without times out.
+
+        Raises:
+            TraceError: it says what is missing.
+        """
+        again = "Export the report again, with the nsys that wrote it: nsys export --type sqlite REPORT.nsys-rep"
+        for table in (KERNELS, GRAPHS, COPIES, SETS, CALLS, RANGES):
+            lacking = sorted({"start", "end"} - self.tables.get(table, {"start", "end"}))
+            if lacking and table in (CALLS, RANGES):
+                self.missing[table] = None
+                del self.tables[table]
+            elif lacking:
+                raise TraceError(
+                    f"{self.source.address}: {table} has no column {lacking[0]}, so that its work can't be placed in "
+                    f"time. {again}"
+                )
+        if KERNELS in self.tables and not self.has_texts:
+            raise TraceError(
+                f"{self.source.address}: has no {_TEXTS}, which hold the names of kernels: communication can't be told "
+                f"from compute. {again}"
+            )
+
     def column(self, table: str, *names: str, default: str = "-1") -> str:
         """Return SQL for the first of several columns that a table has, or the default."""
         found = next((name for name in names if name in self.tables.get(table, ())), None)

@@ -182,13 +182,18 @@ _OPTIONAL = {field.name for field in msgspec.structs.fields(Settings) if field.d
 """Those that follow from others if they are not given."""
 
 
+_ALL_REDUCE = ("all-reduce", "allreduce")
+"""What several algorithms do, of which NCCL and gloo choose the ring for large messages."""
+
+
 def entry_named(name: str) -> Entry:
-    """Return the entry of a name; underscores and capitals do not matter.
+    """Return the entry of a name; underscores and capitals do not matter, and an all-reduce is the ring's.
 
     Raises:
         UsageError: there is none; the message names the nearest.
     """
     plain = str(name).strip().lower().replace("_", "-")
+    plain = "ring" if plain in _ALL_REDUCE else plain
     if plain in ENTRIES:
         return ENTRIES[plain]
     nearest = get_close_matches(plain, ENTRIES, 1, cutoff=0.5)

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
 from tests.support.browser import browser_test
-from tests.support.kineto_files import KinetoFile
+from tests.support.kineto_files import BASE_NS, KinetoFile
 from tests.support.paths import ROOT
 
 TRACES = ROOT / "traces"
@@ -136,23 +136,59 @@ def test_no_path_leads_out_of_the_root(tmp_path: Path) -> None:
     (root / "run" / "run.json").symlink_to(outside / "run.json")
     (root / "inner").symlink_to(root / "good")
     hostile = ["../outside", "good/../../outside", str(outside), str(root / "good"), "/dev/stdin", "/proc/self/environ"]
-    hostile += ["link", "link/rank0.json", "linked", "linked/rank0.json", "run", ".", "", "-", "~", "--strict"]
-    hostile += [f"file://{secret}", "s3://bucket/run", "http://127.0.0.1:9/x.json", "good/*", "../*", "no", "good\0"]
+    hostile += ["link", "link/rank0.json", "linked", "linked/rank0.json", "", "-", "~", "--strict", "link/*"]
+    hostile += [
+        f"file://{secret}",
+        "s3://bucket/run",
+        "http://127.0.0.1:9/x.json",
+        "../*",
+        "good/../../*",
+        "no",
+        "good\0",
+    ]
     linked: list[Call] = [
         ("whatif", {"run": "good", "changes": {"link": name}}) for name in ("../outside/x.json", str(secret))
     ]
     calls: list[Call] = [("open_run", {"run": name}) for name in hostile]
     calls += [("diff", {"before": "good", "after": "../outside"}), *linked]
-    _, good, inner, *results = called(root, [("open_run", {"run": name}) for name in ("good", "inner")] + calls)
+    opened: list[Call] = [("open_run", {"run": name}) for name in ("good", "inner", "run", "good/*")]
+    _, good, inner, without, matched, listed, *results = called(root, [*opened, ("list_runs", {}), *calls])
 
-    assert not good.is_error
-    assert not inner.is_error
+    assert [False] * 3 == [one.is_error for one in (good, inner, matched)]
+    # A link in a run is left out, and does not end it; nothing of where it leads is told.
+    assert "leads out" in str(without.structured_content["notes"])
+    assert "secret" not in str(without.structured_content)
+    rows = {row["run"]: row["refused"] for row in listed.structured_content["rows"]}
+    assert {"good": None, "inner": None, "run": None} == {name: why for name, why in rows.items() if not why}
+    assert {"link", "linked/rank0.json", "run/run.json"} == {name for name, why in rows.items() if why}
     for call, result in zip(calls, results, strict=True):
         (content,) = result.content
         assert result.is_error, call
         assert content.text.startswith(f"Error executing tool {call[0]}: "), call
         assert "secret" not in content.text.replace(str(secret), ""), call
-    assert ["good", "run"] == sorted(row["run"] for row in answered(root, ("list_runs", {}))[0]["rows"])[:2]
+
+
+def test_loose_files_of_different_runs_are_different_runs(tmp_path: Path) -> None:
+    """Two of different times and two ranks of one run: each is listed with its files, and opened by its name."""
+    for name, hours, ranks in (("a", 0, 1), ("b", 5, 1), ("c", 9, 2)):
+        for rank in range(ranks):
+            file = KinetoFile(rank, ranks, base=False)
+            file.head["baseTimeNanoseconds"] = BASE_NS + hours * 3_600 * 10**9
+            file.label("ProfilerStep#1", 0, 9).kernel(f"kernel_{name}", 1, 8, 0).write(
+                tmp_path / f"{name}_rank{rank}.json"
+            )
+    names = ["a_rank0.json", "b_rank0.json", "c_rank*.json"]
+    _, listed, whole, *opened = called(
+        tmp_path, [("list_runs", {}), ("open_run", {"run": "."}), *(("kernels", {"run": name}) for name in names)]
+    )
+
+    assert names == [row["run"] for row in listed.structured_content["rows"]]
+    assert ["c_rank0.json", "c_rank1.json"] == listed.structured_content["rows"][2]["names"]
+    assert [f"kernel_{name}" for name in "abc"] == [one.structured_content["rows"][0]["kernel"] for one in opened]
+    assert whole.is_error
+    assert "a_rank0.json, b_rank0.json" in whole.content[0].text
+    assert listed.structured_content == json.loads(listed.content[0].text)
+    assert "\n" not in listed.content[0].text
 
 
 def test_hostile_names_do_not_break_an_answer(tmp_path: Path) -> None:
@@ -171,7 +207,7 @@ def test_wrong_arguments_are_explained() -> None:
     wrong: dict[str, Call] = {
         "bandwith: is no change": ("whatif", {"run": "single_cpu", "changes": {"bandwith": "2x"}}),
         "no_straggler: is true or false": ("whatif", {"run": "single_cpu", "changes": {"no_straggler": "yes"}}),
-        "--bandwidth fast": ("whatif", {"run": "single_cpu", "changes": {"bandwidth": "fast"}}),
+        "bandwidth=fast": ("whatif", {"run": "single_cpu", "changes": {"bandwidth": "fast"}}),
         "schedule: choose from": ("whatif", {"run": "single_cpu", "changes": {"schedule": "later"}}),
         "unknown view": ("picture", {"run": "single_cpu", "view": "gant"}),
         "bogus is no argument; choose from run, by, ranks,": ("split", {"run": "single_cpu", "bogus": 1}),

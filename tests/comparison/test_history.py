@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dptrace.commands.shared.main import cli
 from dptrace.comparison.history import ALPHA, MIN_RUNS, change_points
 from dptrace.errors import UsageError
 from tests.support.jobs import job
+from tests.support.kineto_files import BASE_NS, KinetoFile
 from tests.support.paths import TRACES
 
 
@@ -148,3 +151,54 @@ def test_a_run_folder_is_a_history_of_one(tmp_path: Path) -> None:
     """Its ``run.json`` is no run beside others."""
     (run,) = json.loads(invoke(TRACES / "ddp_cpu_2ranks", "--json").stdout)["series"][0]["runs"]
     assert run["run"].endswith("ddp_cpu_2ranks")
+
+
+def test_traces_say_when_they_were_recorded(tmp_path: Path) -> None:
+    """Files that were copied in another order keep the place of a change, and no file's time is told."""
+    for day in range(12):
+        file = KinetoFile(0, 1, base=False)
+        file.head["baseTimeNanoseconds"] = BASE_NS + day * 86_400 * 10**9
+        length = (100 + 7 * day % 12 / 5) * (1.08 if day >= 7 else 1.0)
+        for step in range(3):
+            start = length * step
+            file.label(f"ProfilerStep#{step}", start, start + length)
+            file.kernel("gemm", start + 1, start + 10 * length / 11, start)
+        path = tmp_path / f"n{day:02d}"
+        path.mkdir()
+        file.write(path / "trace.json")
+        written = 1_700_000_000 + 977 * ((5 * day) % 12)
+        for changed in (path / "trace.json", path):
+            os.utime(changed, (written, written))
+
+    done = invoke(tmp_path, "--json")
+    (series,) = json.loads(done.stdout)["series"]
+    assert [f"n{day:02d}" for day in range(12)] == [Path(row["run"]).name for row in series["runs"]]
+    assert {"trace"} == {row["recorded_by"] for row in series["runs"]}
+    assert [7] == [change["index"] for change in series["changes"]]
+    assert "written" not in invoke(tmp_path).output
+    night = dptrace.open(tmp_path / "n03", cache=False)
+    stored = dptrace.open_baseline(dptrace.save_baseline(tmp_path / "n03.json", night) and tmp_path / "n03.json")
+    assert series["runs"][3]["recorded"] == dptrace.history(stored).series[0].rows[0]["recorded"]
+
+
+def test_the_worst_run_is_first_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of jobs that differ, by the share of a step without compute; with who is waited for."""
+    monkeypatch.chdir(tmp_path)
+    names = ("ddp_cpu_2ranks", "naive_cpu_2ranks", "single_cpu")
+    for name in names:
+        shutil.copytree(TRACES / name, tmp_path / "fleet" / name)
+    document = json.loads(invoke("fleet", "--json").stdout)
+    rows = {Path(row["run"]).name: row for series in document["series"] for row in series["runs"]}
+    page = tmp_path / "runs.html"
+
+    assert ["naive_cpu_2ranks", "ddp_cpu_2ranks", "single_cpu"] == [Path(run).name for run in document["worst_first"]]
+    assert ([1], "compute") == (rows[names[1]]["culprit"]["ranks"], rows[names[1]]["culprit"]["cause"])
+    assert rows["single_cpu"]["culprit"] is None
+    for name, row in rows.items():
+        split = dptrace.open(tmp_path / "fleet" / name).steps()
+        lost = split[["exposed_comm_ns", "exposed_memory_ns", "idle_ns"]].sum().sum()
+        assert row["no_compute_share"] == pytest.approx(lost / split["wall_ns"].sum(), rel=0.2)
+    text = invoke("fleet").stdout
+    assert text.index("naive_cpu") < text.index("ddp_cpu") < text.index("single_cpu")
+    assert 0 == invoke("fleet", "-o", page).exit_code
+    assert page.read_text(encoding="utf-8").count("rank 1: compute") >= 2

@@ -1,24 +1,30 @@
-"""The runs of a job over time: as tables with the changes in words, as Markdown, and as a page with the trend."""
+"""Runs side by side, the worst first, and over time with the changes in words: as tables, Markdown, and a page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from dptrace.analysis.per_gpu.split import FIGURES, Part
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, FIGURES, Part
 from dptrace.comparison.compare import FIGURE_NAMES
 from dptrace.comparison.history import MIN_RUNS, ChangePoint, History, Series, Shift
-from dptrace.core.units import duration, milliseconds, plural, signed_duration
+from dptrace.core.units import duration, milliseconds, plural, ranks_text, signed_duration
 from dptrace.viewers.base import theme
+from dptrace.viewers.base.charts import RowLayout
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis
+from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis
 from dptrace.viewers.base.page import Markup, Section, pictures, section_page, sections
 from dptrace.viewers.base.table import TextTable, markdown_page, plain, print_text_table, wait_cell
 
 _SHOWN = ("wall_ns", "forward_ns", "backward_ns", "optimizer_ns", "exposed_comm_ns", "overlapped_comm_ns", "idle_ns")
+_FEW_SHOWN = ("wall_ns", "exposed_comm_ns", "idle_ns")
+_WIDE = 130
+"""Columns of a terminal from which on tables have all of theirs."""
 _COLORS = {
     "forward_ns": theme.PART_COLORS[Part.FORWARD],
     "backward_ns": theme.PART_COLORS[Part.BACKWARD],
@@ -56,15 +62,27 @@ def sentence(series: Series, change: ChangePoint) -> str:
     return " ".join((f"{text}.", *change.differs))
 
 
+def _order_note(series: Series) -> list[str]:
+    """Return what the order of the runs rests on, where they do not say when they were recorded."""
+    count = series.guessed
+    if not count or len(series.rows) < 2:
+        return []
+    whose = "The runs don't" if count == len(series.rows) else f"{plural(count, 'run')} of {len(series.rows)} don't"
+    return [
+        f"{whose} say when they were recorded: they are in the order in which files were written, which copies change."
+    ]
+
+
 def sentences(series: Series) -> list[str]:
-    """Return the changes in words; or that there is none."""
+    """Return the changes in words, or that there is none; and what the order of the runs rests on."""
     found = [sentence(series, change) for change in series.changes]
     few = f" (fewer than {MIN_RUNS} can't show one)" if len(series.rows) < MIN_RUNS else ""
-    return found or [f"No change in {plural(len(series.rows), 'run')}{few}."]
+    return [*(found or [f"No change in {plural(len(series.rows), 'run')}{few}."]), *_order_note(series)]
 
 
-def cells(series: Series) -> TextTable:
-    """Return a row for each run, with a mark where a level begins."""
+def cells(series: Series, narrow: bool = False) -> TextTable:
+    """Return a row for each run, with a mark where a level begins; *narrow* is without the parts of compute."""
+    shown = _FEW_SHOWN if narrow else _SHOWN
     begins = {change.index for change in series.changes}
     rows = []
     for index, row in enumerate(series.rows):
@@ -72,36 +90,152 @@ def cells(series: Series) -> TextTable:
         overlap = "–" if row["overlap_percent"] is None else f"{row['overlap_percent']:.1f}"
         mfu = "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f}"
         name = _name(series, index) + (" ◀" if index in begins else "")
-        wall, *parts = (wait_cell(row[figure]) for figure in _SHOWN)
-        rows.append((name, _when(series, index), str(row["steps"]), wall, spread, *parts, overlap, mfu))
-    heads = ("forward", "backward", "optimizer", "exposed", "overlapped", "idle", "overlap %", "MFU %")
+        wall, *parts = (wait_cell(row[figure]) for figure in shown)
+        overlaps = () if narrow else (overlap,)
+        rows.append((name, _when(series, index), str(row["steps"]), wall, spread, *parts, *overlaps, mfu))
+    names = (name.removesuffix("_ns").replace("_comm", "") for name in shown[1:])
+    heads = (*names, *(() if narrow else ("overlap %",)), "MFU %")
     note = "ms, means over ranks and steps without outlier steps; ± is the standard deviation of the steps."
     return TextTable(("run", "recorded, UTC", "steps", "step", "±", *heads), tuple(rows), 2, note)
 
 
+# Runs side by side: where each loses time, the worst first.
+
+_BY_LOSS = "Runs, the worst first"
+_LOST_WORDS = (
+    "Step in ms, all else in %. usual: longer than the job's median run; lost: the share of a step in which devices "
+    "don't compute (exposed communication and memory, idle), or compute longer than in that run."
+)
+_UNKNOWN_WORDS = "? is unknown: records or ranks are missing."
+_MOST_BARS = 60
+_MOST_ROWS = 25
+"""Runs that the terminal lists."""
+_NARROW_NAME = 24
+
+
+def _short_names(found: History) -> dict[str, str]:
+    """Return the path of each run from the folder that holds all of them."""
+    paths = [row["run"] for row in found.worst_first]
+    parents = [os.path.dirname(path) for path in paths]
+    above = os.path.commonpath(parents) if len({os.path.isabs(path) for path in parents}) == 1 else ""
+    return {path: os.path.relpath(path, above) if above else path for path in paths}
+
+
+def _percent(part: float | None) -> str:
+    return "?" if part is None else f"{100 * part:.1f}"
+
+
+def culprit_text(culprit: Mapping[str, Any] | None) -> str:
+    """Return which ranks the others wait for, and why they are late: ``rank 3: data loading``."""
+    if culprit is None:
+        return "–"
+    cause = "" if culprit["cause"] is None else f": {culprit['cause'].replace('_', ' ')}"
+    return f"{ranks_text(culprit['ranks'])}{cause}"
+
+
+def fleet_cells(found: History, narrow: bool = False) -> TextTable:
+    """Return a row for each run, with its job where there are several: step, MFU, what it loses, and to whom."""
+    names, several = _short_names(found), len(found.series) > 1 and not narrow
+    usual = any(row["over_usual"] is not None for row in found.worst_first)
+    rows = []
+    for row in found.worst_first:
+        name = names[row["run"]]
+        if narrow and len(name) > _NARROW_NAME:
+            name = f"{name[: _NARROW_NAME // 2]}…{name[-_NARROW_NAME // 2 :]}"
+        texts = (name, *([row["series"]] if several else []), culprit_text(row["culprit"]))
+        mfu = "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f}"
+        beyond = "–" if row["over_usual"] is None else f"{100 * row['over_usual']:+.1f}".replace("-", "−")
+        shares = (_percent(row[part]) for part in ("lost_share", "exposed_share", "waiting_share"))
+        rows.append((*texts, milliseconds(row["wall_ns"]), *([beyond] if usual else []), *shares, mfu))
+    words = ("run", "job", "waits for") if several else ("run", "waits for")
+    heads = (*words, "step", *(["usual"] if usual else []), "lost", "exposed", "waiting", "MFU")
+    return TextTable(
+        heads,
+        tuple(rows),
+        len(words),
+        _LOST_WORDS + (f" {_UNKNOWN_WORDS}" if any("?" in row for row in rows) else ""),
+    )
+
+
+def fleet_chart(found: History) -> Drawing:
+    """Draw a bar for each run, as long as its step is 100 %: compute, waiting, exposed transfer, memory, idle."""
+    names, rows, marks = _short_names(found), RowLayout(14), list[Box | Label]()
+    colors = {"Compute": _COLORS["backward_ns"], WAITING_LABEL: theme.WAITING, "Exposed communication": theme.EXPOSED}
+    colors |= {"Exposed memory": theme.MEMORY, "Idle": theme.IDLE}
+    known = [row for row in found.worst_first if row["no_compute_share"] is not None]
+    for row in known[:_MOST_BARS]:
+        name, at = names[row["run"]], 0.0
+        top = rows.row(name if len(name) <= _NAME else f"…{name[1 - _NAME :]}")
+        for part, share in _parts(row):
+            tip = f"{name}: {part} {share:.1f} %"
+            ink = theme.ink_on(colors[part])
+            marks.append(Box(at, at + share, top, top + 14, colors[part], tip, (f"{share:.0f} %",), ink))
+            at += share
+        beyond = "" if row["over_usual"] is None else f" ({100 * row['over_usual']:+.1f} %)".replace("-", "−")
+        late = "" if row["culprit"] is None else f" · {culprit_text(row['culprit'])}"
+        marks.append(Label(100, top + 7, f"{milliseconds(row['wall_ns'])} ms{beyond}{late}"))
+    more = len(found.worst_first) - min(len(known), _MOST_BARS)
+    about = "Shares of the mean step; at the right its length, how much longer it is than usual, and late ranks."
+    about += f" {plural(more, 'run')} without a bar." if more else ""
+    legend = tuple(Entry(color, name) for name, color in colors.items())
+    x = linear_axis(0, 100, " %", wanted=5)
+    return Drawing(_BY_LOSS, about, x, rows.axis(), rows.y, tuple(marks), legend, right=230)
+
+
+WAITING_LABEL = EXPOSED_LABELS["exposed_wait_ns"]
+_NAME = 26
+"""Characters of a run's name beside its bar."""
+
+
+def _parts(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the parts of a run's step in percent, without empty ones."""
+    wall, waiting = row["wall_ns"], 100 * (row["waiting_share"] or 0.0)
+    shares = {name: 100 * row[name] / wall for name in ("exposed_comm_ns", "exposed_memory_ns", "idle_ns")}
+    parts = {
+        "Compute": 100 - sum(shares.values()),
+        WAITING_LABEL: waiting,
+        "Exposed communication": shares["exposed_comm_ns"] - waiting,
+        "Exposed memory": shares["exposed_memory_ns"],
+        "Idle": shares["idle_ns"],
+    }
+    yield from ((name, share) for name, share in parts.items() if share > 0)
+
+
 def print_history(found: History, console: Console) -> None:
-    """Print the changes and the runs of each series."""
+    """Print the runs, the worst first, then the changes and the runs of each series in the order of time."""
+    narrow, several = console.width < _WIDE, len(found.worst_first) > 1
+    if several:
+        print_text_table(fleet_cells(found, narrow).truncated(_MOST_ROWS), _BY_LOSS, console)
     for series in found.series:
+        if several and len(series.rows) == 1:
+            continue
+        if several:
+            console.print()
         console.print(*map(plain, sentences(series)), sep="\n", style="bold")
-        print_text_table(cells(series), series.title, console)
+        print_text_table(cells(series, narrow), series.title, console)
 
 
 def markdown(found: History) -> str:
     """Return the same as Markdown."""
-    pages = (markdown_page(one.title, sentences(one), [cells(one)], ()) for one in found.series)
+    pages = [markdown_page(one.title, sentences(one), [cells(one)], ()) for one in found.series]
+    if len(found.worst_first) > 1:
+        pages.insert(0, markdown_page(_BY_LOSS, [], [fleet_cells(found)], ()))
     return "\n".join(pages)
 
 
 def document(found: History) -> str:
-    """Draw the trend of each series as one HTML page, which runs no script."""
+    """Draw the runs, the worst first, and the trend of each series, as one HTML page, which runs no script."""
     parts = []
+    if len(found.worst_first) > 1:
+        chart = fleet_chart(found)
+        parts.append(Section("runs", _BY_LOSS, pictures(chart), fleet_cells(found), chart.subtitle, open=True))
     for number, series in enumerate(found.series):
         said = Markup("").join(Markup("<li>{}</li>").format(text) for text in sentences(series))
         listed = Markup('<ul class="sentences">{}</ul>').format(said)
-        charts = [step_chart(series), parts_chart(series)]
+        charts = [step_chart(series), parts_chart(series)] if len(series.rows) > 1 else []
         parts.append(Section(f"series{number}", series.title, listed + pictures(charts), cells(series)))
     runs = sum(len(series.rows) for series in found.series)
-    head = Headline("Runs over time", "", (plural(runs, "run"), plural(len(found.series), "kind of job", "kinds")), ())
+    head = Headline("Runs", "", (plural(runs, "run"), plural(len(found.series), "kind of job", "kinds")), ())
     return section_page(head, sections(parts))
 
 
