@@ -14,6 +14,7 @@ from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import Int64
 from dptrace.errors import UsageError
 from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.schedule import Times
 from dptrace.replay.paths import (
     FREE,
     HOST,
@@ -37,7 +38,6 @@ from dptrace.replay.paths import (
     step_ends,
     step_order,
 )
-from dptrace.replay.simulation import Times
 from dptrace.timeline.model import Kind, Timeline
 
 if TYPE_CHECKING:

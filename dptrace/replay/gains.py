@@ -30,16 +30,9 @@ from dptrace.errors import DptraceError
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
+from dptrace.replay.graph.schedule import Times
 from dptrace.replay.paths import path_of_run
-from dptrace.replay.simulation import (
-    WALL,
-    SteadyState,
-    StepLengths,
-    Times,
-    mean_range,
-    steady_state,
-    step_lengths,
-)
+from dptrace.replay.simulation import WALL, SteadyState, StepLengths, mean_range, steady_state, step_lengths
 from dptrace.replay.transforms.change import Change, HiddenCollectives
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses
 from dptrace.replay.whatif import Replay, replay_of

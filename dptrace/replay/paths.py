@@ -13,8 +13,8 @@ from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.core.intervals import Int64, members
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
+from dptrace.replay.graph.schedule import Times, schedule_of
 from dptrace.replay.graph.tasks import modules_of_tasks
-from dptrace.replay.simulation import Times, schedule_of
 from dptrace.timeline.model import (
     BEFORE_FIRST,
     MANY_OPERATORS,
@@ -411,7 +411,7 @@ class Shortening:
         self._schedule = schedule_of(model.graph)
         self._last = ends.task[ends.step == ends.step.max()]
         self._steps = max(1, int(ends.step.max()) + 1)
-        times = self._schedule.run(model.graph.duration_ns, model.graph.edge.lag_ns)
+        times = self._schedule.run(model.graph.duration_ns, model.graph.edge.lag_ns).times
         self._end = int(times.end_ns[self._last].max())
         # A tenth of each task's time, and of each edge's lag, as far as they lie in the steps.
         ahead = ends.task[ends.step < 0]
@@ -444,7 +444,7 @@ class Shortening:
         graph = self._graph
         durations = graph.duration_ns - np.where(tasks, self._of_task, 0)
         lags = graph.edge.lag_ns - np.where(edges, self._of_edge, 0)
-        ended = int(self._schedule.run(durations, lags).end_ns[self._last].max())
+        ended = int(self._schedule.run(durations, lags).ends(self._last).max())
         return round((self._end - ended) / self._steps)
 
 

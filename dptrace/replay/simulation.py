@@ -1,8 +1,9 @@
-"""Run the tasks of a graph: each starts as soon as all that it waits for has happened."""
+"""From simulated times back to a run: its timelines, the lengths of its steps, and their figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -10,138 +11,18 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.split import FIGURES, Split, split
-from dptrace.core.intervals import EMPTY, Int64, covered, median, repeated, union, unique
+from dptrace.core.intervals import EMPTY, Int64, covered, median, union
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import NEVER, EdgeKind, Graph, TaskKind
+from dptrace.replay.graph.model import NEVER, EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.schedule import Schedule, Simulation, Times, Ways, run_of
 from dptrace.replay.representatives import Representatives
 from dptrace.run.run import Run
 from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Kind, Timeline, Windows
 from dptrace.timeline.steps import CpuSteps, device_windows
 
-
-class Times(msgspec.Struct, frozen=True):
-    """When each task of a graph starts and ends, in ns on the shared clock."""
-
-    start_ns: Int64
-    end_ns: Int64
-
-
-_MIN_RANKS, _MIN_WIDTH = 32, 16
-"""From so many ranks on, and so many joins to a level, joins are visited level by level instead of one by one."""
-
-
-class Schedule:
-    """A graph prepared for many simulations, with other durations and lags of the same tasks and edges.
-
-    ::
-
-        join ──► a ──► b ──► c        each of a, b, c waits for one task: it starts a known time after the join
-          └────► d ──► join           only joins, which wait for several tasks, are visited one after the other
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        order, edge = graph.order, graph.edge
-        self.graph = graph
-        counts = np.diff(graph.first)
-        self._follower = np.flatnonzero(counts == 1)
-        self._single = graph.first[self._follower]
-        root = np.arange(len(graph))
-        root[self._follower] = edge.src[self._single]
-        # Each turn looks twice as far ahead: tasks that are not there yet, and what they look at.
-        self._turns: list[tuple[Int64, Int64]] = []
-        while len(further := np.flatnonzero(root[root] != root)):
-            self._turns.append((further, root[further]))
-            root[further] = root[root[further]]
-        self._root = root
-        joins = order[counts[order] > 1]
-        self._levels = _levels(graph, joins, root) if int(graph.process.max(initial=0)) + 1 >= _MIN_RANKS else []
-        if self._levels:
-            joins = np.concatenate(self._levels)
-        size = counts[joins]
-        # Edges of the joins, in the order of these.
-        which, nth = repeated(size)
-        self._edges = graph.first[joins[which]] + nth
-        self._joins, self._sizes, self._sources = joins, size, root[edge.src[self._edges]]
-
-    def run(self, duration_ns: Int64, lag_ns: Int64) -> Times:
-        """Simulate with these durations of the tasks and lags of the edges."""
-        graph, edge = self.graph, self.graph.edge
-        # From the start of an edge's source to what waits for it.
-        along = lag_ns + np.where(edge.from_end, duration_ns[edge.src], 0)
-        after = np.zeros(len(graph), np.int64)
-        after[self._follower] = along[self._single]
-        for further, ahead in self._turns:
-            after[further] = np.maximum(after[further] + after[ahead], NEVER)
-        since = along[self._edges] + after[edge.src[self._edges]]
-        start = self._wide(since) if self._levels else self._narrow(since)
-        begun = start[self._root] + after
-        return Times(begun, begun + duration_ns)
-
-    def _narrow(self, since: Int64) -> Int64:
-        """Return when each join starts; of few ranks, level by level NumPy would have as many calls as joins."""
-        start, sources, waited = self.graph.start_ns.tolist(), self._sources.tolist(), since.tolist()
-        place = 0
-        for join, size in zip(self._joins.tolist(), self._sizes.tolist(), strict=True):
-            first, second = start[sources[place]] + waited[place], start[sources[place + 1]] + waited[place + 1]
-            latest = first if first > second else second
-            for further in range(place + 2, place + size):
-                latest = max(latest, start[sources[further]] + waited[further])
-            start[join] = latest
-            place += size
-        return np.array(start, np.int64)
-
-    def _wide(self, since: Int64) -> Int64:
-        """Do the same for the joins of a level at once: each rank has one, as a rule."""
-        start, place = self.graph.start_ns.copy(), 0
-        first = np.cumsum(self._sizes) - self._sizes
-        done = 0
-        for level in self._levels:
-            own = first[done : done + len(level)]
-            until = int(own[-1]) + int(self._sizes[done + len(level) - 1])
-            came = start[self._sources[place:until]] + since[place:until]
-            start[level] = np.maximum.reduceat(came, own - place)
-            place, done = until, done + len(level)
-        return start
-
-
-def _levels(graph: Graph, joins: Int64, root: Int64) -> list[Int64]:
-    """Return the joins in levels: each waits only for joins of earlier ones; none where a level holds few."""
-    count = len(joins)
-    place = np.full(len(graph), -1, np.int64)
-    place[joins] = np.arange(count)
-    of = place[graph.edge.dst]
-    before = np.where(of >= 0, place[root[graph.edge.src]], -1)
-    inner = np.flatnonzero(before >= 0)
-    inner = inner[np.argsort(before[inner], kind="stable")]
-    of = of[inner]
-    bounds = np.searchsorted(before[inner], np.arange(count + 1))
-    waiting = np.bincount(of, minlength=count)
-    levels, ready = list[Int64](), np.flatnonzero(waiting == 0)
-    while len(ready):
-        levels.append(joins[ready])
-        which, nth = repeated(bounds[ready + 1] - bounds[ready])
-        following = of[bounds[ready[which]] + nth]
-        np.subtract.at(waiting, following, 1)
-        ready = unique(following[waiting[following] == 0])
-    return levels if count >= _MIN_WIDTH * len(levels) else []
-
-
-def simulate(graph: Graph) -> Times:
-    """Simulate a graph once, as it is."""
-    return schedule_of(graph).run(graph.duration_ns, graph.edge.lag_ns)
-
-
-def schedule_of(graph: Graph) -> Schedule:
-    """Return the schedule of all graphs with these edges, whatever their durations and lags: it is prepared once."""
-    if not graph.prepared:
-        graph.prepared.append(Schedule(graph))
-    schedule: Schedule = graph.prepared[0]
-    return schedule
-
-
-# From simulated times back to timelines: those of a run that went differently, and the lengths of its steps.
+# The timelines of a run that went differently, and the ends of its steps.
 
 
 def timeline_at(model: Model, number: int, times: Times) -> Timeline:
@@ -156,7 +37,8 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
     shift = timeline.start_ns[placed] - model.graph.start_ns[task]
     start[placed] = times.start_ns[task] + shift
     end[placed] = times.end_ns[model.over[task]] + shift
-    marks = _marks(model, number, times)
+    marks = _marks(model, number)
+    marks = times.start_ns[marks] + _shift(model, number)
     windows = timeline.windows
     if len(marks):
         steps = CpuSteps(windows.names, marks[:-1], int(marks[-1]))
@@ -194,15 +76,14 @@ def _shift(model: Model, number: int) -> int:
     return int((timeline.start_ns[placed] - model.graph.start_ns[tasks[placed]]).sum())
 
 
-def _marks(model: Model, number: int, times: Times) -> Int64:
-    """Return the start of each of the timeline's steps on the host, and the end of the last; empty without marks."""
+def _marks(model: Model, number: int) -> Int64:
+    """Return the tasks at which the timeline's steps start on the host, and the last ends; empty without marks."""
     timeline, process, _ = _find(model, number)
     known = {name: i for i, name in enumerate(process.step_names)}
     places = [known[name] for name in timeline.windows.names if name in known]
     if len(places) != len(timeline.windows):
         return EMPTY[0]
-    tasks = process.mark_tasks[[*places, places[-1] + 1]]
-    marks: Int64 = times.start_ns[tasks] + _shift(model, number)
+    marks: Int64 = process.mark_tasks[[*places, places[-1] + 1]]
     return marks
 
 
@@ -225,33 +106,93 @@ def _launches(model: Model, number: int, times: Times, start: Int64) -> Int64:
     return launch
 
 
-def step_bounds(model: Model, number: int, times: Times, timeline: Timeline) -> Int64:
-    """Return when each step of a timeline is over, preceded by when what came before the first one was.
+class _Ends(msgspec.Struct, frozen=True):
+    """What the steps of a model's timelines end with."""
+
+    model: Model
+    """One of the models that have these."""
+    ways: Ways
+    """The tasks that belong to each step: a group for what came before the first step of a timeline, and for each."""
+    shift_ns: Int64
+    """From the shared clock to the timeline's own, of each task."""
+    least_ns: Int64
+    """The least end of each group."""
+    first: Int64
+    """First group of each timeline, followed by their number."""
+    mark: Int64
+    """Of each group: the mark that it ends with, or -1."""
+    mark_ns: Int64
+    """From the shared clock to the timeline's own, of each mark."""
+
+    def is_of(self, model: Model) -> bool:
+        """Whether the timelines of a model have the same tasks, at the same recorded times."""
+        own = self.model
+        same = own.run is model.run and own.place is model.place and own.over is model.over
+        return same and own.graph.start_ns is model.graph.start_ns
+
+
+def step_bounds(model: Model, simulation: Simulation) -> list[Int64]:
+    """Return when each step of each timeline is over, preceded by when what came before the first one was.
 
     A step is over when the next begins on the host and all that was launched up to then has ended. In contrast to the
     bounds of the definitions, these never move apart when something gets faster: a device that is further ahead of its
     host starts a step later, not earlier. The first step begins no earlier than in the recording, so that it is no
-    longer where what came before it gets faster.
-
-    Args:
-        timeline: the timeline at these times.
+    longer where what came before it gets faster. Times are on each timeline's own clock.
     """
-    marks = _marks(model, number, times)
-    if not len(marks):
-        first = int(model.run.timelines[number].start_ns.min(initial=np.iinfo(np.int64).max))
-        return np.array([first, max(first, int(timeline.end_ns.max(initial=first)))], np.int64)
-    last = np.full(len(marks), np.iinfo(np.int64).min)
-    counted = timeline.step >= BEFORE_FIRST
-    np.maximum.at(last, timeline.step[counted] + 1, timeline.end_ns[counted])
-    recorded = model.run.timelines[number]
-    last[0] = max(last[0], int(recorded.end_ns[recorded.step == BEFORE_FIRST].max(initial=last[0])))
-    bounds: Int64 = np.maximum.accumulate(np.maximum(last, marks))
-    return bounds
+    schedule = simulation.schedule
+    if schedule.asked is None or not schedule.asked.is_of(model):
+        schedule.asked = _ends(model, schedule)
+    ends: _Ends = schedule.asked
+    last = np.maximum(simulation.latest(ends.ways, ends.shift_ns), ends.least_ns)
+    marked = np.flatnonzero(ends.mark >= 0)
+    last[marked] = np.maximum(last[marked], simulation.starts(ends.mark[marked]) + ends.mark_ns[marked])
+    return [np.maximum.accumulate(last[low:high]) for low, high in pairwise(ends.first.tolist())]
+
+
+def _ends(model: Model, schedule: Schedule) -> _Ends:
+    """Prepare what the steps of timelines end with."""
+    groups, tasks, shifts, least, marks, mark_ns = ([EMPTY[0]] for _ in range(6))
+    first = 0
+    for number in range(len(model.run.timelines)):
+        timeline, _, task = _find(model, number)
+        mark = _marks(model, number)
+        # Operators of a collective's own thread are part of it, and have no task.
+        counted = (task >= 0) if timeline.on_cpu else np.ones(len(task), np.bool_)
+        if len(mark):
+            group = timeline.step.astype(np.int64) + 1
+            counted &= timeline.step >= BEFORE_FIRST
+            own = np.full(len(mark), _LEAST)
+            own[0] = timeline.end_ns[timeline.step == BEFORE_FIRST].max(initial=_LEAST)
+        else:
+            # Two bounds: the start of the recording, and the end of its last interval.
+            group, mark = np.ones(len(task), np.int64), np.full(2, -1)
+            own = np.full(2, timeline.start_ns.min(initial=np.iinfo(np.int64).max))
+        fixed = np.flatnonzero(counted & (task < 0))
+        np.maximum.at(own, group[fixed], timeline.end_ns[fixed])
+        placed = np.flatnonzero(counted & (task >= 0))
+        groups.append(first + group[placed])
+        tasks.append(model.over[task[placed]])
+        shifts.append(timeline.start_ns[placed] - model.graph.start_ns[task[placed]])
+        least.append(own)
+        marks.append(mark)
+        mark_ns.append(np.full(len(mark), _shift(model, number)))
+        first += len(mark)
+    group, task, shift = (np.concatenate(column) for column in (groups, tasks, shifts))
+    return _Ends(
+        model=model,
+        ways=schedule.ways(group, first, task, np.arange(len(task))),
+        shift_ns=shift,
+        least_ns=np.concatenate(least),
+        first=np.cumsum([0, *map(len, marks[1:])]),
+        mark=np.concatenate(marks),
+        mark_ns=np.concatenate(mark_ns),
+    )
 
 
 # Figures of the same steps on all ranks, as recorded and replayed, and the range of their median.
 
 WALL = FIGURES.index("wall_ns")
+_LEAST = np.iinfo(np.int64).min
 _CUT_OFF = 0.1
 """A last step shorter than this share of the median was cut off by the end of the recording."""
 _RESAMPLES = 400
@@ -285,11 +226,16 @@ class StepSelection(msgspec.Struct, frozen=True):
 class StepLengths(msgspec.Struct, frozen=True):
     """The steps of a model that was simulated."""
 
-    times: Times
+    simulation: Simulation
     length_ns: NDArray[np.int64]
     """From the end of one to the end of the next: timelines × steps."""
     ended_ns: NDArray[np.int64]
     """When the last of these steps ends, on each timeline's clock."""
+
+    @property
+    def times(self) -> Times:
+        """When each task starts and ends."""
+        return self.simulation.times
 
 
 class Outcome(StepLengths, frozen=True):
@@ -345,33 +291,26 @@ def simulated_figures(outcome: Outcome, chosen: StepSelection) -> NDArray[np.int
     return _table(chosen, [split(timeline_at(outcome.model, number, outcome.times)) for number in chosen.timelines])
 
 
-def _timelines(model: Model, chosen: StepSelection, times: Times) -> Iterator[tuple[Timeline, Int64, Int64]]:
-    """Yield each chosen timeline at these times, the ends of its steps, and the places of those that are chosen."""
-    for number, places in zip(chosen.timelines, chosen.places, strict=True):
-        timeline = timeline_at(model, number, times)
-        yield timeline, step_bounds(model, number, times, timeline), places
-
-
 def outcome(model: Model, chosen: StepSelection) -> Outcome:
     """Simulate a model."""
-    times = simulate(model.graph)
-    by_end, ended = [], []
-    for timeline, bounds, places in _timelines(model, chosen, times):
-        figures = split(replace(timeline, windows=Windows(timeline.windows.names, bounds))).figures
+    lengths = step_lengths(model, chosen)
+    bounds, by_end = step_bounds(model, lengths.simulation), []
+    for number, places in zip(chosen.timelines, chosen.places, strict=True):
+        timeline = timeline_at(model, number, lengths.times)
+        figures = split(replace(timeline, windows=Windows(timeline.windows.names, bounds[number]))).figures
         by_end.append(np.stack([figures[name] for name in FIGURES], axis=1)[places])
-        ended.append(bounds[places[-1] + 1])
     table = chosen.of_all(np.stack(by_end))
-    return Outcome(times, table[:, :, WALL], chosen.of_all(np.array(ended, np.int64)), model, table)
+    return Outcome(lengths.simulation, table[:, :, WALL], lengths.ended_ns, model, table)
 
 
 def step_lengths(model: Model, chosen: StepSelection) -> StepLengths:
     """Simulate a model; of its steps, only the lengths are computed."""
-    times = simulate(model.graph)
-    steps = [
-        (np.diff(bounds)[places], bounds[places[-1] + 1]) for _, bounds, places in _timelines(model, chosen, times)
-    ]
-    length, ended = zip(*steps, strict=True)
-    return StepLengths(times, chosen.of_all(np.stack(length)), chosen.of_all(np.array(ended, np.int64)))
+    simulation = run_of(model.graph)
+    bounds = step_bounds(model, simulation)
+    own = [(bounds[number], places) for number, places in zip(chosen.timelines, chosen.places, strict=True)]
+    length = np.stack([np.diff(ends)[places] for ends, places in own])
+    ended = np.array([ends[places[-1] + 1] for ends, places in own], np.int64)
+    return StepLengths(simulation, chosen.of_all(length), chosen.of_all(ended))
 
 
 def median_range(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -450,40 +389,38 @@ def steady_state(model: Model) -> SteadyState:
         on_device |= graph.of(TaskKind.COMPUTE)
     hosts = with_times(free, np.where(on_device, 0, graph.duration_ns))
     devices = without_host(with_times(free, np.where(graph.of(TaskKind.MARK), 0, graph.duration_ns)))
-    host, device = simulate(hosts.graph), simulate(devices.graph)
-    return SteadyState(_host_step(model, host), _device_step(model, device))
+    return SteadyState(_host_step(model, run_of(hosts.graph)), _device_step(model, run_of(devices.graph)))
 
 
-def _host_step(model: Model, times: Times) -> int:
+def _host_step(model: Model, simulation: Simulation) -> int:
     """Return the median step of the slowest host, from mark to mark; 0 without marks."""
-    lengths = [np.diff(times.start_ns[process.mark_tasks]) for process in model.processes if len(process.host.marks)]
-    return _slowest(lengths)
+    marks = [process.mark_tasks for process in model.processes if len(process.host.marks)]
+    return _slowest([np.diff(simulation.starts(own)) for own in marks])
 
 
-def _device_step(model: Model, times: Times) -> int:
+def _device_step(model: Model, simulation: Simulation) -> int:
     """Return the median step of the slowest device: its work, or from the end of one step's work to that of the next.
 
     Work that a host without delays launches before the first step is none of the time after it.
     """
-    lengths, work = [], []
-    for number in range(len(model.run.timelines)):
-        timeline = timeline_at(model, number, times)
-        lengths.append(np.diff(step_bounds(model, number, times, timeline)))
-        work.append(_own_work(timeline))
-    return max(_slowest(lengths), _slowest(work))
+    lengths = [np.diff(bounds) for bounds in step_bounds(model, simulation)]
+    return max(_slowest(lengths), _slowest([_own_work(model, number, simulation) for number in range(len(lengths))]))
 
 
-def _own_work(timeline: Timeline) -> Int64:
+def _own_work(model: Model, number: int, simulation: Simulation) -> Int64:
     """Return how long compute and copies that each step launched keep a device busy."""
-    own = (timeline.step >= 0) & (timeline.kind != Kind.COMMUNICATION)
+    timeline, _, tasks = _find(model, number)
+    own = np.flatnonzero((timeline.step >= 0) & (timeline.kind != Kind.COMMUNICATION) & (tasks >= 0))
     steps = len(timeline.windows)
-    if not own.any():
+    if not len(own):
         return np.zeros(steps, np.int64)
+    shift = timeline.start_ns[own] - model.graph.start_ns[tasks[own]]
+    start, end = simulation.starts(tasks[own]) + shift, simulation.ends(model.over[tasks[own]]) + shift
     # Steps one after the other on one axis, so that the work of one does not cover another's.
-    first = timeline.start_ns[own].min()
-    span = int(timeline.end_ns[own].max() - first) + 1
+    first = start.min()
+    span = int(end.max() - first) + 1
     begin = timeline.step[own].astype(np.int64) * span - first
-    busy = union(timeline.start_ns[own] + begin, timeline.end_ns[own] + begin)
+    busy = union(start + begin, end + begin)
     return np.diff(covered(busy, np.arange(steps + 1) * span))
 
 

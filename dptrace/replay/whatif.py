@@ -19,6 +19,7 @@ from dptrace.core.units import duration, milliseconds, share, signed_millisecond
 from dptrace.replay import simulation
 from dptrace.replay.graph.build import Model, build_model, residuals, whole_run
 from dptrace.replay.graph.model import INFERRED
+from dptrace.replay.graph.schedule import Times
 from dptrace.replay.paths import PathPiece, longest_pieces, path_of_run
 from dptrace.replay.representatives import MOST_REPLAYED, Representatives, representatives
 from dptrace.replay.simulation import (
@@ -26,7 +27,6 @@ from dptrace.replay.simulation import (
     Outcome,
     SteadyState,
     StepSelection,
-    Times,
     choose,
     median_range,
     outcome,

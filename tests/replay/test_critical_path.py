@@ -10,7 +10,7 @@ import pytest
 import dptrace
 from dptrace.replay.critical_path import PathItem
 from dptrace.replay.graph.model import EdgeKind, TaskKind
-from dptrace.replay.simulation import Schedule, Times
+from dptrace.replay.graph.schedule import Schedule, Times
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
@@ -135,5 +135,5 @@ def replayed_gain(run: dptrace.Run, item: PathItem) -> float:
         lags[edges] -= np.rint(part * 0.1).astype(np.int64)
     schedule = Schedule(graph)
     as_it_was = graph.duration_ns, graph.edge.lag_ns
-    before, after = (ended(run, schedule.run(*times), steps - 1) for times in (as_it_was, (durations, lags)))
+    before, after = (ended(run, schedule.run(*times).times, steps - 1) for times in (as_it_was, (durations, lags)))
     return (before - after) / steps

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dptrace
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
+from dptrace.replay.graph.schedule import Schedule, simulate
 from dptrace.replay.paths import (
     LINK_KINDS,
     binding_edges,
@@ -21,7 +22,6 @@ from dptrace.replay.paths import (
     name_of,
     slack_of,
 )
-from dptrace.replay.simulation import Schedule, simulate
 from dptrace.timeline.model import HostCause, HostLabel
 from tests.support.graphs import graphs
 from tests.support.paths import ROOT
@@ -253,7 +253,7 @@ def test_no_piece_of_a_kernel_leaves_its_interval(name: str) -> None:
 def test_slack_is_what_a_task_can_take_longer(graph: Graph, data: st.DataObject) -> None:
     """By replay: longer by its slack, a task does not delay the end; longer by one more ns, it does."""
     schedule, lags = Schedule(graph), graph.edge.lag_ns
-    times = schedule.run(graph.duration_ns, lags)
+    times = schedule.run(graph.duration_ns, lags).times
     end, task = int(times.end_ns.max()), data.draw(st.integers(0, len(graph) - 1))
     every = np.arange(len(graph))
 
@@ -262,7 +262,7 @@ def test_slack_is_what_a_task_can_take_longer(graph: Graph, data: st.DataObject)
     for more, delayed in ((slack, 0), (slack + 1, 1)):
         longer = graph.duration_ns.copy()
         longer[task] += more
-        assert delayed == schedule.run(longer, lags).end_ns.max() - end
+        assert delayed == schedule.run(longer, lags).times.end_ns.max() - end
 
 
 def test_a_gap_of_a_whatif_does_not_look_like_the_kernel_after_it() -> None:

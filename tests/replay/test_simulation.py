@@ -6,21 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 import dptrace
-from dptrace.replay import simulation
-from dptrace.replay.graph.model import Graph
-from dptrace.replay.simulation import (
-    Schedule,
-    SteadyState,
-    choose,
-    outcome,
-    recorded_figures,
-    simulate,
-    simulated_figures,
-    steady_state,
-)
-from tests.support.graphs import graphs, times_by_definition
+from dptrace.core.intervals import Int64
+from dptrace.replay.graph import schedule
+from dptrace.replay.graph.model import NEVER, Graph
+from dptrace.replay.graph.schedule import Schedule, Simulation, simulate
+from dptrace.replay.simulation import SteadyState, choose, outcome, recorded_figures, simulated_figures, steady_state
+from tests.support.graphs import graphs, mesh, times_by_definition
 
 
 def test_the_unchanged_graph_has_the_recorded_figures(run: dptrace.Run) -> None:
@@ -48,8 +43,8 @@ def test_times_are_those_of_the_definition(is_wide: bool, graph: Graph) -> None:
     """Each start is the latest moment that an edge allows; a task without edges starts as recorded."""
     with pytest.MonkeyPatch.context() as patch:
         if is_wide:
-            patch.setattr(simulation, "_MIN_RANKS", 0)
-            patch.setattr(simulation, "_MIN_WIDTH", 0)
+            patch.setattr(schedule, "_MIN_RANKS", 0)
+            patch.setattr(schedule, "_MIN_WIDTH", 0)
         times = simulate(graph)
 
     assert times_by_definition(graph) == (times.start_ns.tolist(), times.end_ns.tolist())
@@ -62,7 +57,7 @@ def test_shorter_tasks_never_end_the_run_later(graph: Graph, data: st.DataObject
     shorter = np.array([data.draw(st.integers(0, int(ns))) for ns in graph.duration_ns], np.int64)
     schedule, lags = Schedule(graph), graph.edge.lag_ns
 
-    assert (schedule.run(shorter, lags).end_ns <= schedule.run(graph.duration_ns, lags).end_ns).all()
+    assert (schedule.run(shorter, lags).times.end_ns <= schedule.run(graph.duration_ns, lags).times.end_ns).all()
 
 
 @pytest.mark.heavy
@@ -70,10 +65,57 @@ def test_shorter_tasks_never_end_the_run_later(graph: Graph, data: st.DataObject
 def test_a_schedule_can_run_again(graph: Graph) -> None:
     """Running with other lags does not change what the next run returns."""
     schedule, as_it_was = Schedule(graph), (graph.duration_ns, graph.edge.lag_ns)
-    before = schedule.run(*as_it_was)
+    before = schedule.run(*as_it_was).times
     schedule.run(graph.duration_ns, graph.edge.lag_ns + 7)
 
-    assert before.end_ns.tolist() == schedule.run(*as_it_was).end_ns.tolist()
+    assert before.end_ns.tolist() == schedule.run(*as_it_was).times.end_ns.tolist()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("is_wide", [False, True], ids=["few ranks", "many ranks"])
+@given(st.integers(0, 1 << 32))
+def test_a_run_after_others_has_the_times_of_the_definition(is_wide: bool, seed: int) -> None:
+    """Other durations and lags of some processes, or of all, and edges that are left out: each as if run alone."""
+    graph, rng = mesh(seed), np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        if is_wide:
+            patch.setattr(schedule, "_MIN_RANKS", 0)
+            patch.setattr(schedule, "_MIN_WIDTH", 0)
+        prepared = Schedule(graph)
+        for changed in (graph, *(other_times(graph, rng) for _ in range(4)), graph):
+            begun, ended = (np.array(column) for column in times_by_definition(changed))
+            # Where all that a task waits for is left out, it starts before all times, no matter when.
+            known = begun > NEVER // 2
+
+            simulation = prepared.run(changed.duration_ns, changed.edge.lag_ns)
+
+            assert np.array_equal(known, simulation.times.start_ns > NEVER // 2)
+            assert np.array_equal(begun[known], simulation.times.start_ns[known])
+            assert np.array_equal(ended[known], simulation.ends(np.flatnonzero(known)))
+            assert np.array_equal(*latest_ends(simulation, ended, known))
+
+
+def latest_ends(simulation: Simulation, ended: Int64, known: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
+    """Return the latest ends of groups of tasks of one process each, plus lags, as asked and by definition."""
+    graph = simulation.schedule.graph
+    group, lags = 2 * (graph.process.astype(np.int64) + 1) + np.arange(len(graph)) % 2, np.arange(len(graph)) % 7
+    ways = simulation.schedule.ways(group, int(group.max()) + 1, np.arange(len(graph)), np.arange(len(graph)))
+    asked = simulation.latest(ways, lags)
+    groups = np.flatnonzero(np.bincount(group[known], minlength=len(asked))).tolist()
+    return asked[groups].tolist(), [int((ended + lags)[known & (group == one)].max()) for one in groups]
+
+
+def other_times(graph: Graph, rng: np.random.Generator) -> Graph:
+    """Return a graph with other durations and lags of some processes, or of all; in some, edges are left out."""
+    owners = rng.choice(np.unique(graph.process), rng.integers(1, 4))
+    tasks = np.isin(graph.process, owners)
+    edges = tasks[graph.edge.dst]
+    lags = rng.integers(-5, 30, len(edges))
+    lags[rng.random(len(edges)) < rng.choice([0, 0, 0.1])] = NEVER
+    durations = np.where(tasks, rng.integers(0, 30, len(tasks)), graph.duration_ns)
+    return replace(
+        graph, duration_ns=durations, edge=replace(graph.edge, lag_ns=np.where(edges, lags, graph.edge.lag_ns))
+    )
 
 
 # The length of a step in the long run, by host and by device.

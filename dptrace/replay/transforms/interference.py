@@ -22,8 +22,9 @@ from dptrace.core.intervals import Int64, covered, members, union
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
 from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.schedule import Times, schedule_of
 from dptrace.replay.graph.tasks import WORK, Work
-from dptrace.replay.simulation import Times, schedule_of, with_times
+from dptrace.replay.simulation import with_times
 
 Floats = NDArray[np.float64]
 _OVERLAPPED = 0.9
@@ -224,7 +225,7 @@ def with_interference(before: Model, replayed: Times, after: Model, interference
     given, slowed = after.graph.duration_ns, after
     schedule = schedule_of(after.graph)
     for _ in range(_PASSES):
-        times = schedule.run(slowed.graph.duration_ns, after.graph.edge.lag_ns)
+        times = schedule.run(slowed.graph.duration_ns, after.graph.edge.lag_ns).times
         now = 1 + extra * _under(after, times, tasks)
         durations = given.copy()
         durations[:tasks] = np.rint(given[:tasks] * (now / was)).astype(np.int64)

@@ -19,8 +19,8 @@ from dptrace.replay.graph.build import Members, Model, Transfers, add_rendezvous
 from dptrace.replay.graph.events import NOT_RECORDED, read_sync_events
 from dptrace.replay.graph.model import NO_PROCESS, Edge, EdgeKind, Edges, TaskKind, order_tasks
 from dptrace.replay.graph.process import Process
+from dptrace.replay.graph.schedule import simulate
 from dptrace.replay.graph.tasks import KEPT_NS, WORK, cut_longest, host_pieces, modules_of_tasks
-from dptrace.replay.simulation import simulate
 from dptrace.timeline.model import Collective
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import KinetoFile

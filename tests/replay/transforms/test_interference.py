@@ -9,7 +9,8 @@ import pytest
 
 import dptrace
 from dptrace.replay.graph.build import build_model
-from dptrace.replay.simulation import Times, simulate, with_times
+from dptrace.replay.graph.schedule import Times, simulate
+from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.interference import ASSUMED, Interference, measure, with_interference
 from dptrace.replay.transforms.schedule import Reschedule
 from tests.support.kineto_files import KinetoFile

@@ -11,7 +11,7 @@ import pytest
 import dptrace
 from dptrace.errors import DptraceError
 from dptrace.replay.changes import changes_of
-from dptrace.replay.simulation import simulate
+from dptrace.replay.graph.schedule import simulate
 from dptrace.replay.transforms.replicate import with_replication
 from dptrace.replay.transforms.schedule import sized_gradients
 from dptrace.timeline.model import Kind

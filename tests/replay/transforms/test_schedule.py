@@ -9,7 +9,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import DptraceError
-from dptrace.replay.simulation import simulate
+from dptrace.replay.graph.schedule import simulate
 from dptrace.replay.transforms.links import all_reduce_line
 from dptrace.replay.transforms.schedule import MIB, Reschedule, gradient_steps
 from tests.support.paths import ROOT

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import dptrace
 from benchmarks.plants import Delay, Plant, answer, record
-from dptrace.replay import simulation
+from dptrace.replay.graph import schedule
 from dptrace.replay.transforms.stragglers import NoStraggler, WithoutExcesses, excesses
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
@@ -41,10 +41,10 @@ def test_a_slow_device_is_brought_to_half_of_the_others(tmp_path: Path, forward:
 @pytest.mark.heavy
 def test_a_slow_rank_among_many_costs_what_it_costs_among_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Joins of many ranks are replayed together, those of few one by one: every figure of the answer is the same."""
-    monkeypatch.setattr(simulation, "_MIN_WIDTH", 0)
+    monkeypatch.setattr(schedule, "_MIN_WIDTH", 0)
     ranks = [(300, 0)] * 39 + [(5300, 0)]
     together = job(tmp_path, *ranks).whatif(no_straggler=True)
-    monkeypatch.setattr(simulation, "_MIN_RANKS", 41)
+    monkeypatch.setattr(schedule, "_MIN_RANKS", 41)
     one_by_one = dptrace.open(tmp_path, cache=False).whatif(no_straggler=True)
 
     assert 5_000_000 == pytest.approx(together.run_gain_ns, rel=0.01)
