@@ -30,8 +30,8 @@ from benchmarks.read import repeated
 from dptrace.core.intervals import median
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind
-from dptrace.replay.paths import path_of_run
 from dptrace.replay.graph.schedule import Schedule
+from dptrace.replay.paths import path_of_run
 from dptrace.replay.simulation import WALL, Outcome, StepSelection, outcome, simulated_figures
 from dptrace.replay.transforms.change import Bandwidth, Change, Compute, NoHostDelay
 from dptrace.replay.transforms.stragglers import NoStraggler

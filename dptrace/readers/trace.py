@@ -181,6 +181,8 @@ class Trace:
     out_of_window: int = 0
     """Records that Kineto left out as outside the recording's window, by its log ("Out-of-range"): those of a warm-up
     or, where launches lack their kernels, of these."""
+    has_syncs: bool = True
+    """Whether the file may hold synchronizations, which are no events of the trace."""
     host_name: str = ""
     """Name of the machine that recorded it; empty if the file does not say."""
     detail: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))

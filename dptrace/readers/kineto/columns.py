@@ -475,6 +475,10 @@ def long_or_not_python(events: list[CompleteEvent], category: NDArray[np.uint8])
     return wanted
 
 
+SYNC_MARK = b"cuda_sync"
+"""Category of recorded synchronizations, which most files do not hold."""
+
+
 class EventSink(ABC):
     """Columns of some kind that :func:`~dptrace.readers.kineto.reader.read_into` fills, with counts."""
 
@@ -486,6 +490,8 @@ class EventSink(ABC):
     """Events that could not be decoded."""
     repaired = 0
     """Events whose text was damaged and repaired."""
+    has_syncs = True
+    """Whether the text may hold synchronizations, which no columns of figures have."""
     saw_last_event: bool | None = None
     """Whether the last complete event is the one that Kineto writes last, so that none is missing; None before any.
 

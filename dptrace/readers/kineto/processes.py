@@ -116,9 +116,10 @@ class EventsOfRank(EventSink):
             decode_whole(own, b",", self.columns)
 
     def finish(self) -> None:
-        """Count what was repaired and dropped of the whole file for the rank."""
+        """Pass on what was repaired, dropped and found of the whole file."""
         self.columns.repaired += self.repaired
         self.columns.dropped += self.dropped
+        self.columns.has_syncs = self.has_syncs
 
 
 # The columns that tell whose an event is.

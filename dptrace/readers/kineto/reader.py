@@ -21,13 +21,21 @@ from dptrace.core.units import plural, ranks_text, sanitize
 from dptrace.errors import SeveralRanksError, TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.formats import pieces
-from dptrace.readers.kineto.columns import Columns, EventSink, busy_processes, with_global_ranks, with_gloo_groups
+from dptrace.readers.kineto.columns import (
+    SYNC_MARK,
+    Columns,
+    EventSink,
+    busy_processes,
+    with_global_ranks,
+    with_gloo_groups,
+)
 from dptrace.readers.kineto.decode import Metadata, ParallelDecoder, PieceDecoder, is_worthwhile
 from dptrace.readers.kineto.details import DetailedColumns, MemoryColumns, OperatorColumns
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.foreign import UnreadDevice, program_of, unread_device
 from dptrace.readers.kineto.json_stream import READS
 from dptrace.readers.source import Source
+from dptrace.readers.stream import EventPiece
 from dptrace.readers.trace import Category, Trace
 
 # Checks of one rank's events: impossible ones are dropped or shortened, and reported.
@@ -169,7 +177,7 @@ def read_into(
     if source.part:
         return _read_rank_into(source, columns)
     serial = PieceDecoder(columns) if decoder is None else decoder.serial
-    for piece in pieces(source):
+    for piece in _searched(source, columns):
         if piece.last:
             if decoder is not None:
                 decoder.finish()
@@ -182,6 +190,17 @@ def read_into(
         return metadata, None
     end = f"{why}, after {{}} events; the job may have been killed while writing it."
     return metadata, Note(end, (f"{columns.events:,}",), source.name)
+
+
+def _searched(source: Source, columns: EventSink) -> Iterator[EventPiece]:
+    """Yield the pieces of a file; note in the columns whether synchronizations may be in it."""
+    columns.has_syncs, seam, most = False, b"", len(SYNC_MARK) - 1
+    for piece in pieces(source):
+        if not columns.has_syncs:
+            # The mark may begin in one piece and end in the next.
+            columns.has_syncs = SYNC_MARK in piece.text or SYNC_MARK in seam + piece.text[:most]
+            seam = (seam + piece.text[-most:])[-most:]
+        yield piece
 
 
 def _read_rank_into(source: Source, columns: EventSink) -> tuple[Metadata, Note | None]:
@@ -346,6 +365,7 @@ def _damage(
         "unread_device": device.name if device else "",
         "lost": columns.lost + int((on_device & ~good).sum()),
         "undecoded": columns.dropped,
+        "has_syncs": columns.has_syncs,
         "out_of_window": sum(map(int, _OUT_OF_WINDOW.findall(log))),
     }
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import EMPTY, Int64, mask_of, unique
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
-from dptrace.readers.kineto.columns import EventSink
+from dptrace.readers.kineto.columns import SYNC_MARK, EventSink
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.nsight_export import is_database
 from dptrace.readers.source import Source
@@ -66,7 +66,6 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
 
 
 _EVENTS = msgspec.json.Decoder(list[_Event])
-_MARK = b"cuda_sync"
 
 
 class _SyncColumns(EventSink):
@@ -76,7 +75,7 @@ class _SyncColumns(EventSink):
         self.rows: list[tuple[int, ...]] = []
 
     def decode(self, text: bytes) -> None:
-        if _MARK not in text:
+        if SYNC_MARK not in text:
             return
         for event in _EVENTS.decode(text):
             if event.cat == "cuda_sync" and event.args is not None:
@@ -214,7 +213,7 @@ def _read(source: Source, patterns: Patterns) -> RankEvents:
 
 def _with_syncs(trace: Trace, source: Source) -> RankEvents:
     events = rank_events(trace)
-    waits = any(WAIT_CALL.match(name) for name in events.names)
+    waits = trace.has_syncs and any(WAIT_CALL.match(name) for name in events.names)
     return replace(events, syncs=read_sync_events(source)) if waits else events
 
 

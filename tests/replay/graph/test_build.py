@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import dptrace
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import figures_of
+from dptrace.readers.formats import pieces
+from dptrace.readers.kineto import reader
+from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.source import Source
 from dptrace.replay.graph.build import Members, Model, Transfers, add_rendezvous, build_model, residuals
 from dptrace.replay.graph.events import NOT_RECORDED, read_sync_events
@@ -397,6 +401,21 @@ def test_recorded_events_say_who_waits_for_what(write: Callable[[Path], Path], t
 
     assert [("first", "side")] == waits_edges(model, EdgeKind.JOIN)
     assert [("side", "cudaStreamSynchronize")] == waits_edges(model, EdgeKind.SYNCHRONIZE)
+
+
+def test_recorded_events_are_noticed_wherever_a_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is searched for them while it is read: they may lie across two pieces of its text."""
+    assert not read_trace(two_streams(tmp_path, sync=False)).has_syncs
+    path = two_streams(tmp_path)
+    assert read_trace(path).has_syncs
+    *first, last = pieces(path)
+    text = b"".join([*(piece.text for piece in first), last.text])
+    begin = text.rindex(b"cuda_sync")
+
+    for cut in range(begin, begin + 10):
+        cut_up = [replace(last, text=text[:cut], last=False), replace(last, text=text[cut:])]
+        monkeypatch.setattr(reader, "pieces", lambda source, cut_up=cut_up: iter(cut_up))
+        assert read_trace(path).has_syncs
 
 
 def test_without_events_nothing_is_recorded(tmp_path: Path) -> None:
