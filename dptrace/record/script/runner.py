@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -47,7 +48,7 @@ def run_program(program: str, is_module: bool) -> NoReturn:
     """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments."""
     steps = watch_steps()
     torchrun = str(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
-    tie_to_parent(os.environ.get(AGENT_PID_ENV, torchrun), lambda: steps.writing)
+    tie_to_parent(os.environ.get(AGENT_PID_ENV, torchrun), lambda: _finishes or steps.writing)
     try:
         code = _run(program, is_module, steps, spawn.install(program))
     except (SystemExit, KeyboardInterrupt) as stop:
@@ -120,14 +121,34 @@ def _fail(steps: Steps, error: BaseException | None, code: int) -> NoReturn:
         _leave(code)
 
 
+_finishes = False
+"""Whether this process finishes the run of a launcher that was killed."""
+_SHUTDOWN_S = 30.0
+"""How long ranks that a script has started may take to end, as under torchrun, besides the time in which they write."""
+
+
+def _end_own_ranks(folder: Path) -> None:
+    """End the ranks that the script has started, once they have written."""
+    ranks, quiet_since = multiprocessing.active_children(), time.monotonic()
+    for rank in ranks:
+        rank.terminate()
+    while any(rank.is_alive() for rank in ranks) and time.monotonic() - quiet_since < _SHUTDOWN_S:
+        time.sleep(0.05)
+        if messages.writers(folder):
+            quiet_since = time.monotonic()
+    for rank in ranks:
+        rank.kill()
+        rank.join()
+
+
 def _leave(code: int) -> NoReturn:
     """End this rank as Python would."""
+    global _finishes
     launcher, settings = os.environ.get(LAUNCHER_PID_ENV), messages.LauncherSettings.from_environment()
     if settings is not None and launcher == os.environ.get(AGENT_PID_ENV) and not is_running(int(launcher or 0)):
         # Without torchrun, nobody else finishes the run of a launcher that was killed.
-        for rank in multiprocessing.active_children():
-            rank.terminate()
-            rank.join()
+        _finishes = True
+        _end_own_ranks(Path(settings.folder))
         finish_for_launcher(Path(settings.folder), int(launcher or 0))
     if code == TERMINATED:
         exit_now(code)  # SIGTERM ends a plain Python at once
