@@ -227,6 +227,8 @@ KIND_WORDS = (
 
 GLOO_PREFIX = "gloo:"
 """Start of the names of gloo's collectives."""
+GLOO_MESSAGES = ("gloo:send", "gloo:recv")
+"""Starts of the names of its messages, which the host's own thread records until it has waited for them."""
 C10D_PREFIX = "c10d::"
 """Start of the names of the operators that request a collective."""
 CALLERS = (("record_param_comms",), ("nccl:", "rccl:"), (C10D_PREFIX, "_c10d_functional::"))

@@ -17,7 +17,7 @@ from dptrace.core.notes import COLLECTIVES, GPU_EVENTS, LAUNCHES, MARKS, OPERATO
 from dptrace.core.patterns import Patterns
 from dptrace.core.units import plural, share
 from dptrace.errors import TraceError
-from dptrace.readers.communication import GLOO_PREFIX, is_communication
+from dptrace.readers.communication import GLOO_MESSAGES, GLOO_PREFIX, is_communication
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import (
     WAITS,
@@ -304,7 +304,9 @@ def _host_of(trace: Trace, steps: CpuSteps, launch: Int64, timeline: Timeline) -
     compute = timeline.kind == Kind.COMPUTE
     communicating = subtract(union(start[comm], end[comm]), union(start[compute], end[compute]))
     chosen = comm if timeline.on_cpu else np.ones(len(timeline), np.bool_)
-    work = DeviceWork(start[chosen], end[chosen], timeline.launch_ns[chosen], timeline.lane[chosen], comm[chosen])
+    message = np.array([name.startswith(GLOO_MESSAGES) for name in timeline.names], np.bool_)[timeline.name]
+    columns = (start, end, timeline.launch_ns, timeline.lane, message, comm)
+    work = DeviceWork(*(column[chosen] for column in columns))
     return host_activity(trace, steps, launch, communicating, np.sort(end[comm]), work, on_cpu=timeline.on_cpu)
 
 

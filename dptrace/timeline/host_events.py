@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, repeated, union, union_all, unique
-from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
+from dptrace.readers.communication import C10D_PREFIX, GLOO_MESSAGES, GLOO_PREFIX
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import last_above, outermost
 from dptrace.timeline.model import NO_ACTIVITY, HostActivity, HostCause, HostLabel
@@ -48,11 +48,12 @@ _PER_PAUSE = 1_000
 """Share of a pause, as its inverse, up to which it may end later than that."""
 _SKEW_NS = 20_000
 """By how much clocks of host and device may differ: work may seem to end after the pause that waited for it."""
-_LATE_NS, _LATE_SHARE = 5_000_000, 0.1
-"""On a CPU, the thread of a collective may record its end this much after the host went on: it has to get a core."""
+_LATE_NS, _LATE_SHARE, _LATE_LONG = 5_000_000, 0.1, 0.01
+"""On a CPU, the thread of a collective may record its end this much after the host went on: it has to get a core. It is
+at most a share of the pause, and of a long pause a smaller one."""
 _MIN_STEPS = 3
 """Number of pauses in one place from which their lengths tell a wait from a sleep."""
-_STEADY, _MIN_SPREAD_NS = 3, 300_000
+_STEADY, _MIN_SPREAD_NS = 3, 200_000
 """How many times as much as its length what follows a collective's end varies in a sleep; and how much at least."""
 _CPU_SHARE, _GPU_SHARE = 0.3, 0.8
 """Smallest share of a pause during which the device was busy with what was waited for."""
@@ -81,6 +82,8 @@ class Work(msgspec.Struct, frozen=True):
     launch_ns: Int64
     """When each was launched; UNKNOWN, which is before all else, where the recording does not have it."""
     lane: Int64
+    message: NDArray[np.bool_]
+    """Whether it is a message of gloo's, which ends when the host has waited for it: never after the wait."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -111,9 +114,14 @@ def _without_sleeps(pauses: Pauses, work: Work, interval: Int64) -> Int64:
         own = pauses.place[waited] == place
         if int(own.sum()) >= _MIN_STEPS:
             length = pauses.length_ns[waited[own]]
-            if np.std(after[own]) > max(_STEADY * np.std(length), _MIN_SPREAD_NS):
+            if _spread(after[own]) > max(_STEADY * _spread(length), _MIN_SPREAD_NS):
                 result[waited[own]] = -1
     return result
+
+
+def _spread(values: Int64) -> float:
+    """Return how far values are from their median as a rule: one that a thread got its core late for counts no more."""
+    return float(np.median(np.abs(values - np.median(values))))
 
 
 class _Best:
@@ -135,15 +143,21 @@ class _Best:
 def _on_cpu(pauses: Pauses, work: Work) -> Int64:
     """The last collective launched, or one that covers much of the pause; its thread may record its end late."""
     best, every = _Best(len(pauses.since_ns)), np.arange(len(pauses.since_ns))
-    latest = pauses.until_ns + np.minimum(_LATE_NS, (_LATE_SHARE * pauses.length_ns).astype(np.int64))
+    late = np.minimum(_LATE_SHARE * pauses.length_ns, np.maximum(_LATE_NS, _LATE_LONG * pauses.length_ns))
+    latest = pauses.until_ns + late.astype(np.int64)
     by_end = np.argsort(work.end_ns, kind="stable")
-    last_ended = np.append(by_end, -1)[np.searchsorted(work.end_ns[by_end], latest, side="right") - 1]
+    last_ended, ended = (
+        np.append(by_end, -1)[np.searchsorted(work.end_ns[by_end], until, side="right") - 1]
+        for until in (latest, pauses.until_ns)
+    )
     lanes = [np.flatnonzero(work.lane == lane) for lane in unique(work.lane).tolist()]
-    for candidate, launched in [(last_ended, False), *((_last_launched(own, pauses, work), True) for own in lanes)]:
+    candidates = [(last_ended, False), (ended, False), *((_last_launched(own, pauses, work), True) for own in lanes)]
+    for candidate, launched in candidates:
         end = work.end_ns[candidate]
         inside = end - np.maximum(work.start_ns[candidate], pauses.since_ns)
         much = inside > _CPU_SHARE * pauses.length_ns
-        fits = (candidate >= 0) & (end > pauses.since_ns) & (end <= latest)
+        until = np.where(work.message[candidate], pauses.until_ns, latest)
+        fits = (candidate >= 0) & (end > pauses.since_ns) & (end <= until)
         best.offer(every, candidate, inside, fits & (much | (launched & (end <= pauses.until_ns))))
     return best.interval
 
@@ -325,6 +339,8 @@ class _NameKinds(msgspec.Struct, frozen=True):
     synchronizing: NDArray[np.bool_]
     loading: NDArray[np.bool_]
     step: NDArray[np.bool_]
+    message: NDArray[np.bool_]
+    """gloo's messages, which are no part of the program around them."""
 
     @classmethod
     def of(cls, trace: Trace) -> _NameKinds:
@@ -332,7 +348,9 @@ class _NameKinds(msgspec.Struct, frozen=True):
             return np.fromiter((test.match(name) is not None for name in trace.names), np.bool_, len(trace.names))
 
         loading = re.compile("|".join(map(re.escape, DATA_LOADER)))
-        return cls(named(ALLOCATOR), named(SYNCHRONIZING), named(loading), named(re.compile("ProfilerStep#")))
+        message = re.compile("|".join(map(re.escape, GLOO_MESSAGES)))
+        patterns = (ALLOCATOR, SYNCHRONIZING, loading, re.compile("ProfilerStep#"), message)
+        return cls(*map(named, patterns))
 
 
 class _Nested(msgspec.Struct, frozen=True):
@@ -387,7 +405,7 @@ class _ThreadEvents(msgspec.Struct, frozen=True):
             own[waits & kept],
             own[(calls | operators) & long & ~waits],
             outermost(trace, own[operators & long]),
-            own[((category == Category.ANNOTATION) | (ops & kinds.loading[name])) & long],
+            own[((category == Category.ANNOTATION) & ~kinds.message[name] | (ops & kinds.loading[name])) & long],
             own[(category == Category.PYTHON) & long],
         )
         edges = np.concatenate([*(trace.start_ns[g] for g in groups), *(trace.end_ns[g] for g in groups), *short])

@@ -143,7 +143,7 @@ def pauses(length_ns: np.ndarray) -> Pauses:
 
 def collectives(end_ns: np.ndarray) -> Work:
     """Return a collective of each step that was launched right before the pause and ends at these times after it."""
-    return Work(STEPS - 10_000, STEPS + end_ns, STEPS - 20_000, np.zeros(6, np.int64))
+    return Work(STEPS - 10_000, STEPS + end_ns, STEPS - 20_000, np.zeros(6, np.int64), np.zeros(6, np.bool_))
 
 
 @pytest.mark.parametrize(("count", "sleeps"), [(6, True), (3, True), (2, False)])

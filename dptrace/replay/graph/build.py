@@ -182,6 +182,8 @@ class Members(msgspec.Struct, frozen=True):
     end_ns: Int64
     arrives_with: Int64 | None = None
     """Place of the member whose task it has: itself, or one that is replayed for it; None if each has its own."""
+    since_ns: Int64 | None = None
+    """When its host began to wait for it, after all else where it did not; None on GPUs."""
 
 
 def add_rendezvous(
@@ -204,6 +206,11 @@ def add_rendezvous(
     arrived = _reduce(np.maximum, start, first)
     # Only these wait for the others, and only these show how long the transfer takes.
     waits = matches.synchronizing[known][instance] | (end + _LEFT_EARLY_NS >= arrived[instance])
+    if members.since_ns is not None:
+        # A message of gloo's lasts on each rank until its host has waited for it, however late that comes to it.
+        over = np.maximum(_reduce(np.minimum, np.where(waits, end, np.iinfo(np.int64).max), first), arrived)[instance]
+        late = waits & (matches.kind[known] == "send_recv")[instance] & (members.since_ns[kept] > over)
+        end = np.where(late, np.minimum(end, over), end)
     length = np.where(waits, end - start, np.iinfo(np.int64).max)
     shortest, longest = _reduce(np.minimum, length, first), _reduce(np.maximum, end - start, first)
     absent = (matches.size[known] > np.bincount(instance, minlength=len(known))) | (~matches.complete[known] & partial)
@@ -394,7 +401,7 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     places = {number: (index, tasks) for index, process in enumerate(processes) for number, tasks in process.timelines}
     place = tuple(places[number] for number in range(len(run.timelines)))
     edges = Edges()
-    transfers = _add_transfers(edges, run, of, place, first)
+    transfers = _add_transfers(edges, run, of, place, first, _waited_since(built) if run.on_cpu else None)
     tasks = _tasks(processes, built, transfers)
     known = Edge.joined([*(one.edge for one in built), edges.table()])
     del built
@@ -428,10 +435,35 @@ def _events(run: Run, timeline: Timeline) -> RankEvents:
     return events
 
 
+def _waited_since(built: Sequence[ProcessTasks]) -> Int64:
+    """Return for each task when a host began to wait for it, after all else for one that none waited for; and for none.
+
+    A wait has two edges: from what the host did before, and from what it waited for.
+    """
+    start = np.concatenate([tasks.start_ns + tasks.duration_ns for tasks in built])
+    edge = Edge.joined([tasks.edge for tasks in built])
+    began = np.zeros(len(start), np.int64)
+    before = np.flatnonzero(edge.of(EdgeKind.HOST))
+    began[edge.dst[before]] = start[edge.src[before]]
+    since = np.full(len(start) + 1, np.iinfo(np.int64).max)
+    waits = np.flatnonzero(edge.of(EdgeKind.HIDDEN))
+    np.minimum.at(since, edge.src[waits], began[edge.dst[waits]])
+    return since
+
+
 def _add_transfers(
-    edges: Edges, run: Run, of: Representatives | None, place: Sequence[tuple[int, Int64]], first_task: int
+    edges: Edges,
+    run: Run,
+    of: Representatives | None,
+    place: Sequence[tuple[int, Int64]],
+    first_task: int,
+    since_ns: Int64 | None,
 ) -> Transfers:
-    """Let the ranks meet in their matched collectives."""
+    """Let the ranks meet in their matched collectives.
+
+    Args:
+        since_ns: of each task, when a host began to wait for it; the last entry is for none.
+    """
     whole = run if of is None else of.whole
     numbers = range(len(run.timelines)) if of is None else of.numbers.tolist()
     matches, clocks = whole.cross_rank.matches, whole.cross_rank.clocks
@@ -446,7 +478,7 @@ def _add_transfers(
         tasks[own] = placed[timeline.kind == Kind.COMMUNICATION][matches.index[own]]
     partial = len(whole.ranks) < whole.world_size
     if of is None:
-        of_run = Members(tasks, start, end)
+        of_run = Members(tasks, start, end, None, None if since_ns is None else since_ns[tasks])
         return add_rendezvous(edges, matches, of_run, first_task, partial=partial, on_cpu=run.on_cpu)
     with_whom, number_of = arrives_with(of, start)
     of_run = Members(np.where(with_whom >= 0, tasks[with_whom], -1), start, end, with_whom)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, covered, union, unique
 from dptrace.errors import DptraceError
+from dptrace.readers.communication import GLOO_MESSAGES
 from dptrace.replay.graph.events import HostEvents, Operators, RankEvents, host_events
 from dptrace.replay.graph.model import Edge, EdgeKind, Edges, TaskKind
 from dptrace.replay.graph.waits import (
@@ -141,7 +142,7 @@ def _hidden_waits(
     event = np.flatnonzero((before >= 0) & (pause > 0))
     chosen = np.flatnonzero(device.communication & (device.launched_by >= 0)) if on_cpu else np.arange(len(device))
     launch = np.append(host.start_ns, UNKNOWN)[device.launched_by[chosen]]
-    work = Work(device.start_ns[chosen], device.end_ns[chosen], launch, device.lane[chosen])
+    work = Work(device.start_ns[chosen], device.end_ns[chosen], launch, device.lane[chosen], device.message[chosen])
     needs_events = np.array([NEEDS_EVENTS.match(name) is not None for name in names], np.bool_)
     place = host.name[before[event]].astype(np.int64) * len(names) + host.name[event]
     pauses = Pauses(host.end_ns[before[event]], host.start_ns[event], needs_events[host.name[event]], place)
@@ -303,8 +304,13 @@ def _operators(events: RankEvents, timelines: Sequence[tuple[int, Timeline]], al
 
 
 def _own_operators(timeline: Timeline) -> Int64:
-    """Return the operators of a CPU that are not part of a collective: its thread copies within it."""
+    """Return the operators of a CPU that are not part of a collective: its thread copies within it.
+
+    A message lasts, on the program's own thread, until that has waited for it.
+    """
     compute, comm = (np.flatnonzero((timeline.kind == Kind.COMMUNICATION) == wanted) for wanted in (False, True))
+    message = np.array([name.startswith(GLOO_MESSAGES) for name in timeline.names], np.bool_)
+    comm = comm[~message[timeline.name[comm]]]
     inside = np.zeros(len(compute), np.bool_)
     at = timeline.start_ns[compute]
     for lane in unique(timeline.lane[comm]).tolist():

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, mask_of, median, unique
+from dptrace.readers.communication import GLOO_MESSAGES
 from dptrace.replay.graph.events import NOT_RECORDED, HostEvents, RankEvents, previous_in_group
 from dptrace.replay.graph.model import EdgeKind, Edges
 from dptrace.timeline.launch_calls import LAUNCH_NS, WAIT_CALL
@@ -38,6 +39,8 @@ class DeviceOrder(msgspec.Struct, frozen=True):
     """Number of its device and stream, from 0."""
     lanes: int
     communication: NDArray[np.bool_]
+    message: NDArray[np.bool_]
+    """Whether it is a message of gloo's, which ends when the host has waited for it."""
     launched_by: Int64
     """Index of the host event that launched it, or -1."""
     previous: Int64
@@ -110,12 +113,16 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
     returned = np.where(launched_by >= 0, host.end_ns[launched_by] if len(host) else 0, 0)
     slow = (returned - np.maximum(call, ended) > LAUNCH_NS) & (start >= returned - LAUNCH_NS) & (not events.on_cpu)
     latency = _latency(api, start - call, idle & ~slow)
+    if events.on_cpu:
+        # A thread of gloo's has to get a core: how long that takes is of this launch, not of all.
+        latency = np.where(idle, start - call, latency)
     return DeviceOrder(
         start_ns=start,
         end_ns=end,
         lane=lane,
         lanes=len(known),
         communication=communication,
+        message=np.array([name.startswith(GLOO_MESSAGES) for name in events.names], np.bool_)[events.name],
         launched_by=launched_by,
         previous=previous,
         latency_ns=latency,

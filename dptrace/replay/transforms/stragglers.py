@@ -6,30 +6,48 @@
                             rank 1  ██████░░░░░░      ░ excess: beyond what half of the other ranks take at most
                             rank 2  ██████
 
-Program points are the launches of collectives. Findings on stragglers, their gains and
-``--no-straggler`` take the same pieces out of the same graph, so that they agree.
+Program points are the launches of collectives; ranks of different programs, such as the stages of a pipeline, are
+compared by the step. Findings on stragglers, their gains and ``--no-straggler`` take the same pieces out of the same
+graph, so that they agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import pairwise
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
-from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
-from dptrace.core.intervals import Int64, members, unique
+from dptrace.core.intervals import Int64, unique
 from dptrace.errors import DptraceError
-from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
-from dptrace.replay.graph.model import EdgeKind, TaskKind, is_one_of
-from dptrace.replay.graph.tasks import cut_pieces, host_pieces
+from dptrace.replay.graph.model import EdgeKind
+from dptrace.replay.graph.tasks import cut_pieces, level_pieces
 from dptrace.replay.simulation import with_times
 from dptrace.replay.transforms.change import Change
-from dptrace.timeline.model import HostCause, HostLabel
-from dptrace.timeline.steps import WRAPPER
+from dptrace.replay.transforms.pieces import (
+    MANY,
+    VAGUE,
+    Label,
+    Pieces,
+    joined,
+    pieces_of_device,
+    pieces_of_host,
+    spent_on,
+)
+from dptrace.replay.transforms.roles import (
+    NEVER,
+    Peers,
+    half_of_the_others,
+    launches,
+    lower_median,
+    other_programs,
+    same_program,
+)
+from dptrace.replay.transforms.stages import longer_by_step
 
 _MIN_NS = 50_000
 """Smallest excess that counts, as for a late arrival."""
@@ -39,7 +57,6 @@ _MIN_STEADY_NS = 1_000_000
 _MIN_STEPS = 3
 _SHARED = 0.02
 """Least share of a steady excess that the others spend on the same thing: otherwise only its name may differ."""
-_NEVER = np.iinfo(np.int64).max
 
 
 class Excess(msgspec.Struct, frozen=True, eq=False):
@@ -47,7 +64,8 @@ class Excess(msgspec.Struct, frozen=True, eq=False):
 
     process: int
     instance: int
-    """The matched collective whose launch ends the segment; -1 after the last, and where steps are the points."""
+    """The matched collective whose launch ends the segment, or of a step the one launched after its largest piece; -1
+    after the last."""
     cause: str
     """One of :data:`~dptrace.analysis.cross_rank.stragglers.CAUSES`."""
     what: str
@@ -88,7 +106,7 @@ def _without(model: Model, cuts: Iterable[Excess | _Cuts]) -> Model:
 
 
 class NoStraggler(Change, frozen=True):
-    """No rank takes longer than half of the others between two collectives that all ranks share."""
+    """No rank takes longer than half of the others between two collectives, or no stage than half of the others."""
 
     collectives: ClassVar[bool] = True
     host: ClassVar[bool] = True
@@ -100,16 +118,6 @@ class NoStraggler(Change, frozen=True):
         edge = level.graph.edge
         later = edge.of(EdgeKind.RENDEZVOUS)
         return with_times(level, lag_ns=np.where(later, np.minimum(edge.lag_ns, _MIN_NS), edge.lag_ns))
-
-
-class _Peers(msgspec.Struct, frozen=True):
-    """Ranks that run the same program, with the points that all of them pass: processes × points."""
-
-    processes: tuple[int, ...]
-    times_ns: Int64
-    """Ascending, on the shared clock."""
-    instance: Int64
-    """The collective that each launches there, or -1."""
 
 
 def excesses(model: Model) -> tuple[Excess, ...]:
@@ -130,208 +138,172 @@ class _Cuts(msgspec.Struct, frozen=True, eq=False):
     index: Int64
     twin: Int64
     label: Int64
-    labels: tuple[_Label, ...]
+    labels: tuple[Label, ...]
     cut_ns: Int64
 
 
 def _cuts(model: Model) -> Iterator[_Cuts]:
-    """Yield what ranks spend beyond the others, segment by segment."""
+    """Yield what ranks spend beyond the others, segment by segment: first of one program, then of different ones."""
     if len(model.processes) < 2:
         raise DptraceError(
             f"{model.run.path}: --no-straggler compares ranks, and the run has one. Add the other ranks' traces."
         )
-    for peers in _peers(model):
-        for pieces_of in (_host_pieces, _kernels):
-            yield from _cuts_of(model, peers, pieces_of)
+    launched = launches(model)
+    among = [cuts for peers in same_program(model, launched) for cuts in _cuts_of_all(model, peers, launched)]
+    yield from among
+    others = other_programs(model, launched)
+    level = _without(model, among) if others else model
+    for peers in others:
+        yield from _cuts_of_all(level, peers, launched)
 
 
-def _cuts_of(model: Model, peers: _Peers, pieces_of: _PiecesOf) -> Iterator[_Cuts]:
-    labels: dict[_Label, int] = {_MANY: 0}
-    pieces = [
-        pieces_of(model, rank, times, labels) for rank, times in zip(peers.processes, peers.times_ns, strict=True)
-    ]
-    points = peers.times_ns.shape[1]
-    total = np.stack([np.bincount(own.segment, own.length_ns, points + 1) for own in pieces]).astype(np.int64)
-    count = model.ranks[list(peers.processes)]
-    extra = total - _half_of_the_others(total, count)
-    steady = _steady_excesses(pieces, labels, total, count, len(model.run.timelines[0].windows))
-    processes = np.array(peers.processes)
+def _cuts_of_all(model: Model, peers: Peers, launched: Int64) -> Iterator[_Cuts]:
+    for pieces_of in (pieces_of_host, pieces_of_device):
+        labels: dict[Label, int] = {MANY: 0}
+        pieces = [
+            pieces_of(model, rank, times, labels) for rank, times in zip(peers.processes, peers.times_ns, strict=True)
+        ]
+        count = model.ranks[list(peers.processes)]
+        if peers.by_step:
+            found = _by_step(pieces, labels, peers, count)
+        else:
+            found = _by_collective(pieces, labels, peers, count, len(model.run.timelines[0].windows))
+        yield from _named(list(found), peers, launched, labels)
+
+
+_Found = tuple[int, Pieces, Int64, Int64]
+"""A segment, the pieces that are cut in it, the place of each one's rank among the peers, and what is cut, in ns."""
+
+
+def _by_step(pieces: Sequence[Pieces], labels: Sized, peers: Peers, count: Int64) -> Iterator[_Found]:
+    longer = longer_by_step(pieces, peers, count, len(labels))
+    for segment in np.flatnonzero((longer.sum(axis=2) > _MIN_NS).any(axis=1)).tolist():
+        own, rank = joined(pieces, segment)
+        yield segment, *_cut(own, rank, longer[segment], level_pieces)
+
+
+def _by_collective(
+    pieces: Sequence[Pieces], labels: Collection[Label], peers: Peers, count: Int64, steps: int
+) -> Iterator[_Found]:
+    segments = peers.times_ns.shape[1] + 1
+    total = np.stack([np.bincount(own.segment, own.length_ns, segments) for own in pieces]).astype(np.int64)
+    extra = total - half_of_the_others(total, count)
+    steady = _steady_excesses(pieces, labels, total, count, steps)
     for segment in sorted({*np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist(), *steady}):
-        own, rank = _joined(pieces, segment)
-        chosen, cut = _cut(own, rank, extra[:, segment], count, steady.get(segment, {}))
-        instance = peers.instance[:, segment] if segment < points else np.full(len(pieces), -1)
-        of = rank[chosen]
-        yield _Cuts(
-            processes[of], instance[of], own.index[chosen], own.twin[chosen], own.label[chosen], tuple(labels), cut
-        )
+        own, rank = joined(pieces, segment)
+        ns = _longer(own, rank, extra[:, segment], len(labels), count, steady.get(segment, {}))
+        yield segment, *_cut(own, rank, ns, cut_pieces)
+
+
+def _named(found: Sequence[_Found], peers: Peers, launched: Int64, labels: Mapping[Label, int]) -> Iterator[_Cuts]:
+    """Name what is cut: each thing by what its rank says of most of it, over all segments."""
+    said = Counter[tuple[int, int, int]]()
+    for _, own, rank, cut in found:
+        for key, ns in zip(
+            zip(rank.tolist(), own.label.tolist(), own.named.tolist(), strict=True), cut.tolist(), strict=True
+        ):
+            said[key] += ns
+    name = {(rank, label): named for (rank, label, named), _ in reversed(said.most_common())}
+    processes = np.array(peers.processes)
+    for segment, own, rank, cut in found:
+        process = processes[rank]
+        if peers.by_step:
+            instance = _next_launched(launched, process, own.at_ns)
+        elif segment < peers.times_ns.shape[1]:
+            instance = peers.instance[rank, segment]
+        else:
+            instance = np.full(len(rank), -1)
+        label = np.array([name[key] for key in zip(rank.tolist(), own.label.tolist(), strict=True)], np.int64)
+        yield _Cuts(process, instance, own.index, own.twin, label, tuple(labels), cut)
+
+
+def _next_launched(launched: Int64, process: Int64, at_ns: Int64) -> Int64:
+    """Return the collective that each process launched next, or its last one; -1 where it launched none."""
+    found = np.full(len(process), -1)
+    for one in unique(process).tolist():
+        order = np.argsort(launched[:, one], kind="stable")[: int((launched[:, one] < NEVER).sum())]
+        if len(order):
+            own = process == one
+            place = np.searchsorted(launched[order, one], at_ns[own])
+            found[own] = order[np.minimum(place, len(order) - 1)]
+    return found
 
 
 def _steady_excesses(
-    pieces: Sequence[_Pieces], labels: Iterable[_Label], total: Int64, count: Int64, steps: int
+    pieces: Sequence[Pieces], labels: Iterable[Label], total: Int64, count: Int64, steps: int
 ) -> dict[int, dict[tuple[int, int], int]]:
     """Return what ranks take longer for one thing in step after step, by segment, and by rank and label, in ns.
 
     Two ranks that are late for different things between the same two collectives hide each other: their own times are
-    alike. What all of them do, and one does longer by a notable share in most steps, is an excess all the same.
+    alike. What all of them do, and one does longer by a notable share in most steps, is an excess all the same; unless
+    it does as much less of something else than most.
     """
     found: dict[int, dict[tuple[int, int], int]] = {}
+    less = np.zeros_like(total)
     segments, least = total.shape[1], _NAMED * total.sum() / len(pieces) / 2
     for number, label in enumerate(labels):
-        table = np.zeros(total.shape, np.int64) if label in _VAGUE else _spent(pieces, number, segments)
-        if table.sum() < least or label in _VAGUE:
+        table = np.zeros(total.shape, np.int64) if label in VAGUE else spent_on(pieces, number, segments)
+        if table.sum() < least or label in VAGUE:
             continue
-        usual = _half_of_the_others(table, count)
+        usual = half_of_the_others(table, count)
+        if len(pieces) > 2:  # of two ranks, neither is what most do
+            most = lower_median(table, count)
+            usual = np.maximum(usual, most)
+            less += np.maximum(most - table, 0)
         more = table - usual
         notable = (more > np.maximum(_MIN_STEADY_NS, _NAMED * total)) & (usual > np.maximum(_MIN_NS, _SHARED * more))
         notable &= notable.sum(axis=1, keepdims=True) >= max(_MIN_STEPS, steps / 2)
         for rank, segment in np.argwhere(notable).tolist():
             found.setdefault(segment, {})[rank, number] = int(more[rank, segment])
+    for segment, own in found.items():
+        for rank in {rank for rank, _ in own}:
+            every = sum(ns for (other, _), ns in own.items() if other == rank)
+            kept = max(0.0, 1 - int(less[rank, segment]) / every)
+            own.update({key: round(kept * ns) for key, ns in own.items() if key[0] == rank})
     return found
 
 
-def _peers(model: Model) -> list[_Peers]:
-    """Return who is compared with whom, and where.
-
-    Where all ranks take part in some collectives, all are compared between the launches of these. Stages of a pipeline,
-    and ranks whose collectives are all of smaller groups, are compared with those that launch the same collectives in
-    the same order; the starts of the steps serve where there are none.
-    """
-    launched = _launches(model)
-    shared = np.flatnonzero((launched < _NEVER).all(axis=1))
-    everyone = tuple(range(len(model.processes)))
-    is_pipeline = any(len(timeline.actions) for timeline in model.run.timelines)
-    if len(shared) and not is_pipeline:
-        shared = shared[np.argsort(launched[shared].min(axis=1), kind="stable")]
-        # Threads may launch collectives in another order on a rank: a point never lies before the one before it.
-        times = np.maximum.accumulate(launched[shared].T, axis=1)
-        return [_Peers(everyone, times, np.broadcast_to(shared, times.shape))]
-    orders = [np.argsort(own, kind="stable")[: int((own < _NEVER).sum())] for own in launched.T]
-    kinds = model.run.cross_rank.matches.kind
-    programs: dict[tuple[str, ...], list[int]] = {}
-    for index, order in enumerate(orders):
-        programs.setdefault(tuple(kinds[order].tolist()), []).append(index)
-    if set(programs) == {()}:
-        count = min(len(process.host.marks) for process in model.processes)
-        starts = np.stack([process.host.start_ns[process.host.marks[:count]] for process in model.processes])
-        return [_Peers(everyone, starts, np.full(starts.shape, -1))]
-    found = []
-    for own in (ranks for program, ranks in programs.items() if program and len(ranks) > 1):
-        instance = np.stack([orders[index] for index in own])
-        times = np.stack([launched[orders[index], index] for index in own])
-        found.append(_Peers(tuple(own), times, instance))
-    return found
-
-
-def _launches(model: Model) -> Int64:
-    """Return when each process launched each matched collective, or _NEVER: collectives × processes."""
-    transfers = model.transfers
-    owner = model.graph.process[transfers.arrival]
-    launched = np.full((len(model.run.cross_rank.matches), len(model.processes)), _NEVER)
-    for index, (process, own) in enumerate(zip(model.processes, members(owner, len(model.processes)), strict=True)):
-        by = process.device.launched_by[transfers.arrival[own] - process.interval_tasks[:1].sum()]
-        own, by = own[by >= 0], by[by >= 0]
-        launched[transfers.match[transfers.instance[own]], index] = process.host.start_ns[by]
-    return launched
-
-
-def _half_of_the_others(total: Int64, count: Int64) -> Int64:
-    """Return for each rank what half of the other ranks take at most; of two, the other one.
-
-    Args:
-        count: how many ranks take as long as each, with itself.
-
-    >>> _half_of_the_others(np.array([[10], [50], [12]]), np.array([1, 1, 1])).tolist()
-    [[12], [10], [10]]
-    >>> _half_of_the_others(np.array([[10], [50], [12]]), np.array([1, 1, 3])).tolist()
-    [[12], [12], [12]]
-    """
-    first = np.cumsum(count) - count
-    total = np.repeat(total, count, axis=0)
-    order = np.argsort(total, axis=0, kind="stable")
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(len(total))[:, None], axis=0)
-    ranked = np.take_along_axis(total, order, axis=0)
-    # The lower median of all but one: where that one is below it, it is one further up.
-    half = (len(total) - 2) // 2
-    usual: Int64 = np.where(place <= half, ranked[half + 1], ranked[half])[first]
-    return usual
-
-
-_Label = tuple[str, str, str]
-"""Cause, what, where."""
-_MANY: _Label = ("slower_host", "", "")
-_VAGUE: tuple[_Label, ...] = (_MANY, ("nothing_recorded", "", ""))
-"""Labels of whatever has no name: not one thing that all ranks do."""
-
-
-class _Pieces(msgspec.Struct, frozen=True):
-    """Pieces of a rank's own work, sorted by segment; one entry per piece in each array."""
-
-    length_ns: Int64
-    segment: Int64
-    """Number of program points before it."""
-    index: Int64
-    """Of its task, or -1 - that of its edge."""
-    twin: Int64
-    label: Int64
-    """Number of what it is spent on, the same on all ranks."""
-
-    @classmethod
-    def sorted(cls, length_ns: Int64, segment: Int64, index: Int64, twin: Int64, label: Int64) -> _Pieces:
-        """Sort pieces by segment."""
-        order = np.argsort(segment, kind="stable")
-        return cls(*(column[order] for column in (length_ns, segment, index, twin, label)))
-
-
-_PiecesOf = Callable[[Model, int, Int64, dict[_Label, int]], _Pieces]
-"""Returns the pieces of a process between its program points, and numbers the labels that are new."""
-
-
-def _joined(pieces: Sequence[_Pieces], segment: int) -> tuple[_Pieces, Int64]:
-    """Return the pieces of all ranks in one segment, and the rank of each."""
-    bounds = [np.searchsorted(own.segment, (segment, segment + 1)).tolist() for own in pieces]
-    columns = (
-        np.concatenate([getattr(own, name)[low:high] for own, (low, high) in zip(pieces, bounds, strict=True)])
-        for name in _Pieces.__struct_fields__
-    )
-    return _Pieces(*columns), np.repeat(np.arange(len(pieces)), [high - low for low, high in bounds])
-
-
-def _spent(pieces: Sequence[_Pieces], label: int, segments: int) -> Int64:
-    """Return what each rank spends on one thing in each segment, in ns: ranks × segments."""
-    rows = []
-    for own in pieces:
-        chosen = own.label == label
-        rows.append(np.bincount(own.segment[chosen], own.length_ns[chosen], segments))
-    return np.stack(rows).astype(np.int64)
-
-
-def _cut(
-    own: _Pieces, rank: Int64, extra: Int64, count: Int64, steady: Mapping[tuple[int, int], int]
-) -> tuple[Int64, Int64]:
-    """Return the pieces of a segment that are cut, and by how much: of what a rank does longer, the longest first.
+def _longer(
+    own: Pieces, rank: Int64, extra: Int64, labels: int, count: Int64, steady: Mapping[tuple[int, int], int]
+) -> Int64:
+    """Return what each rank takes longer in a segment for each thing, in ns: ranks × labels.
 
     Args:
         own: the pieces of all ranks, which *rank* tells apart.
         extra: what each rank takes longer in all.
+        labels: number of things that time is spent on.
         count: for how many ranks each is replayed.
         steady: what ranks take longer for one thing in most steps, which others may hide.
     """
-    labels, label = np.unique(own.label, return_inverse=True)
-    of = rank * len(labels) + label
-    spent = np.bincount(of, own.length_ns, len(extra) * len(labels)).astype(np.int64).reshape(len(extra), -1)
-    rest = np.maximum(spent - _half_of_the_others(spent, count), 0)
+    spent = np.bincount(rank * labels + own.label, own.length_ns, len(extra) * labels)
+    spent = spent.astype(np.int64).reshape(len(extra), -1)
+    rest = np.maximum(spent - half_of_the_others(spent, count), 0)
     known = np.zeros_like(rest)
-    for (late, number), ns in steady.items():
-        place = np.searchsorted(labels, number)
-        known[late, place], rest[late, place] = ns, 0
+    for (late, number), more in steady.items():
+        known[late, number], rest[late, number] = more, 0
     left = np.maximum(np.maximum(extra, 0) - known.sum(axis=1), 0)
     share = np.minimum(1.0, left / np.maximum(rest.sum(axis=1), 1))
-    ns = known + np.rint(rest * share[:, None]).astype(np.int64)
+    ns: Int64 = known + np.rint(rest * share[:, None]).astype(np.int64)
     ns[(extra <= _MIN_NS) & ~known.any(axis=1)] = 0
+    return ns
+
+
+def _cut(
+    own: Pieces, rank: Int64, ns: Int64, take: Callable[[Int64, Int64, Int64], Int64]
+) -> tuple[Pieces, Int64, Int64]:
+    """Return the pieces of a segment that are cut, the rank of each, and by how much.
+
+    Args:
+        own: the pieces of all ranks, which *rank* tells apart.
+        ns: what each rank takes longer for each thing: ranks × labels.
+        take: which of the pieces it is taken from.
+    """
+    of = rank * ns.shape[1] + own.label
     chosen = np.flatnonzero(ns.reshape(-1)[of])
-    cut = cut_pieces(own.length_ns[chosen], of[chosen], ns.reshape(-1))
-    return chosen[cut > 0], cut[cut > 0]
+    known, of = np.unique(of[chosen], return_inverse=True)
+    cut = take(own.length_ns[chosen], of, ns.reshape(-1)[known])
+    chosen = chosen[cut > 0]
+    return own.only(chosen), rank[chosen], cut[cut > 0]
 
 
 def _parts(cuts: _Cuts) -> Iterator[Excess]:
@@ -341,68 +313,20 @@ def _parts(cuts: _Cuts) -> Iterator[Excess]:
         labels, first, of = np.unique(number, return_index=True, return_inverse=True)
         by_label = np.bincount(of, cut)
         small = by_label < _NAMED * by_label.sum()
-        parts: dict[_Label, list[int]] = {}
+        parts: dict[Label, list[int]] = {}
         for place in np.argsort(first).tolist():
             name = cuts.labels[labels[place]]
             if small[place]:
-                name = ("compute", "", "") if name[0] == "compute" else _MANY
+                name = ("compute", "", "") if name[0] == "compute" else MANY
             parts.setdefault(name, []).append(place)
         for name, numbers in parts.items():
             own = low + np.flatnonzero(np.isin(of, numbers))
+            largest = own[int(cuts.cut_ns[own].argmax())]
             yield Excess(
-                int(cuts.rank[low]), int(cuts.instance[low]), *name, cuts.index[own], cuts.twin[own], cuts.cut_ns[own]
+                int(cuts.rank[low]),
+                int(cuts.instance[largest]),
+                *name,
+                cuts.index[own],
+                cuts.twin[own],
+                cuts.cut_ns[own],
             )
-
-
-def _host_pieces(model: Model, rank: int, points: Int64, labels: dict[_Label, int]) -> _Pieces:
-    """Return the calls, pauses and hand-overs of a process, by what its host did in the middle of each."""
-    process, graph = model.processes[rank], model.graph
-    pieces = host_pieces(model, process)
-    number = process.timelines[0][0]
-    host, clocks = model.run.timelines[number].host, model.run.cross_rank.clocks
-    known = [labels.setdefault(_named(one, model.run.on_cpu), len(labels)) for one in host.labels]
-    middle = (pieces.start_ns + pieces.end_ns) // 2
-    # From the shared clock back to the rank's own.
-    place = np.searchsorted(host.start_ns, 2 * middle - clocks.align(number, middle), side="right") - 1
-    label = np.zeros(len(middle), np.int64)
-    if known:
-        label = np.where(place >= 0, np.array(known)[host.label[np.maximum(place, 0)]], 0)
-    if model.run.on_cpu:
-        operator = np.flatnonzero((pieces.index >= 0) & (graph.kind[np.maximum(pieces.index, 0)] == TaskKind.COMPUTE))
-        names = graph.name[pieces.index[operator]]
-        for n in unique(names).tolist():
-            # What requests a collective computes nothing.
-            own = _MANY if graph.names[n].startswith(C10D_PREFIX) else ("compute", graph.names[n], "")
-            label[operator[names == n]] = labels.setdefault(own, len(labels))
-    segment = np.searchsorted(points, pieces.at_ns)
-    return _Pieces.sorted(pieces.length_ns, segment, pieces.index, pieces.twin, label)
-
-
-def _named(label: HostLabel, on_cpu: bool) -> _Label:
-    """Return the cause of a piece with a label."""
-    cause = HOST_CAUSES.get(HostCause(label.cause), "nothing_recorded")
-    if on_cpu and cause == "host_bound":
-        # What an autograd node does outside of its operators is Python's: a hook.
-        return ("python", label.what, label.where) if label.what.startswith(WRAPPER) else ("compute", label.what, "")
-    if cause == "host_bound" and not label.what:
-        return _MANY
-    return cause, label.what, label.where
-
-
-def _kernels(model: Model, rank: int, points: Int64, labels: dict[_Label, int]) -> _Pieces:
-    """Return the kernels and copies of a process, by their launch."""
-    graph, process = model.graph, model.processes[rank]
-    task = process.interval_tasks
-    task = task[is_one_of(graph.kind[task], (TaskKind.COMPUTE, TaskKind.MEMORY))]
-    by = process.device.launched_by[task - process.interval_tasks[:1].sum()]
-    task, by = task[by >= 0], by[by >= 0]
-    names, label = np.unique(graph.name[task], return_inverse=True)
-    copies = {graph.name[one] for one in task[graph.kind[task] == TaskKind.MEMORY]}
-    causes = ["memory_copies" if name in copies else "compute" for name in names.tolist()]
-    known = [
-        labels.setdefault((cause, graph.names[name], ""), len(labels))
-        for cause, name in zip(causes, names.tolist(), strict=True)
-    ]
-    segment = np.searchsorted(points, process.host.start_ns[by])
-    label = np.array(known, np.int64)[label]
-    return _Pieces.sorted(graph.duration_ns[task], segment, task, np.full(len(task), -1), label)

@@ -1,0 +1,148 @@
+"""Pieces of a rank's own work between the points of its program, by what each is spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
+from dptrace.core.intervals import Int64, unique
+from dptrace.readers.communication import C10D_PREFIX
+from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.model import TaskKind, is_one_of
+from dptrace.replay.graph.tasks import host_pieces
+from dptrace.timeline.model import HostCause, HostLabel
+from dptrace.timeline.steps import WRAPPER
+
+Label = tuple[str, str, str]
+"""Cause, what, where; of a pause of which nothing is recorded, the call after it is where."""
+MANY: Label = ("slower_host", "", "")
+_UNNAMED: Label = ("nothing_recorded", "", "")
+VAGUE: tuple[Label, ...] = (MANY, _UNNAMED)
+"""Labels of whatever has no name: not one thing that all ranks do."""
+
+
+class Pieces(msgspec.Struct, frozen=True):
+    """Pieces of a rank's own work, sorted by segment; one entry per piece in each array."""
+
+    length_ns: Int64
+    segment: Int64
+    """Number of program points before it."""
+    at_ns: Int64
+    """When each call or launch starts, and the call after each pause."""
+    index: Int64
+    """Of its task, or -1 - that of its edge."""
+    twin: Int64
+    label: Int64
+    """Number of what it is spent on, the same on all ranks."""
+    named: Int64
+    """Number of what the rank says of it, such as an annotation that other ranks may lack."""
+    place: Int64
+    """Number of its place in the program of its rank: its call or kernel, or the two calls around a pause."""
+
+    def only(self, chosen: Int64) -> Pieces:
+        """Select or reorder pieces."""
+        return Pieces(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+
+    def by_segment(self) -> Pieces:
+        """Sort pieces by segment."""
+        return self.only(np.argsort(self.segment, kind="stable"))
+
+
+def joined(pieces: Sequence[Pieces], segment: int) -> tuple[Pieces, Int64]:
+    """Return the pieces of all ranks in one segment, and the rank of each."""
+    bounds = [np.searchsorted(own.segment, (segment, segment + 1)).tolist() for own in pieces]
+    columns = (
+        np.concatenate([getattr(own, name)[low:high] for own, (low, high) in zip(pieces, bounds, strict=True)])
+        for name in Pieces.__struct_fields__
+    )
+    return Pieces(*columns), np.repeat(np.arange(len(pieces)), [high - low for low, high in bounds])
+
+
+def spent_on(pieces: Sequence[Pieces], label: int, segments: int) -> Int64:
+    """Return what each rank spends on one thing in each segment, in ns: ranks × segments."""
+    rows = []
+    for own in pieces:
+        chosen = own.label == label
+        rows.append(np.bincount(own.segment[chosen], own.length_ns[chosen], segments))
+    return np.stack(rows).astype(np.int64)
+
+
+def pieces_of_host(model: Model, rank: int, points: Int64, labels: dict[Label, int]) -> Pieces:
+    """Return the calls, pauses and hand-overs of a process, by what its host did in the middle of each."""
+    process, graph = model.processes[rank], model.graph
+    pieces = host_pieces(model, process)
+    number = process.timelines[0][0]
+    host, clocks = model.run.timelines[number].host, model.run.cross_rank.clocks
+    known = [labels.setdefault(_named(one, model.run.on_cpu), len(labels)) for one in host.labels]
+    middle = (pieces.start_ns + pieces.end_ns) // 2
+    # From the shared clock back to the rank's own.
+    place = np.searchsorted(host.start_ns, 2 * middle - clocks.align(number, middle), side="right") - 1
+    label = np.zeros(len(middle), np.int64)
+    if known:
+        label = np.where(place >= 0, np.array(known)[host.label[np.maximum(place, 0)]], 0)
+    if model.run.on_cpu:
+        operator = np.flatnonzero((pieces.index >= 0) & (graph.kind[np.maximum(pieces.index, 0)] == TaskKind.COMPUTE))
+        names = graph.name[pieces.index[operator]]
+        for n in unique(names).tolist():
+            # What requests a collective computes nothing.
+            own = MANY if graph.names[n].startswith(C10D_PREFIX) else ("compute", graph.names[n], "")
+            label[operator[names == n]] = labels.setdefault(own, len(labels))
+    named = label.copy()
+    edge = np.maximum(-1 - pieces.index, 0)
+    source, target = graph.edge.src[edge], graph.edge.dst[edge]
+    if model.run.on_cpu:
+        # Pauses are compared by the call after them: what an annotation says, it may say on one rank only.
+        vague = np.array([own[0] == "nothing_recorded" or _is_plain_python(own) for own in labels], np.bool_)
+        pause = np.flatnonzero((pieces.index < 0) & vague[label])
+        names = graph.name[target[pause]]
+        for n in unique(names).tolist():
+            own = ("nothing_recorded", "", graph.names[n])
+            label[pause[names == n]] = labels.setdefault(own, len(labels))
+        unnamed = named[pause] == labels.get(_UNNAMED, -1)
+        named[pause[unnamed]] = label[pause[unnamed]]
+    base = len(graph.names)
+    # Each step's mark has a name of its own.
+    before = np.where(graph.kind[source] == TaskKind.MARK, -1, graph.name[source]).astype(np.int64)
+    between = base + (before + 1) * base + graph.name[target]
+    place = np.where(pieces.index >= 0, graph.name[np.maximum(pieces.index, 0)], between)
+    segment = np.searchsorted(points, pieces.at_ns)
+    return Pieces(pieces.length_ns, segment, pieces.at_ns, pieces.index, pieces.twin, label, named, place).by_segment()
+
+
+def _is_plain_python(label: Label) -> bool:
+    return label[0] == "python" and not label[1].startswith(WRAPPER)
+
+
+def _named(label: HostLabel, on_cpu: bool) -> Label:
+    """Return the cause of a piece with a label."""
+    cause = HOST_CAUSES.get(HostCause(label.cause), "nothing_recorded")
+    if on_cpu and cause == "host_bound":
+        # What an autograd node does outside of its operators is Python's: a hook.
+        return ("python", label.what, label.where) if label.what.startswith(WRAPPER) else ("compute", label.what, "")
+    if cause == "host_bound" and not label.what:
+        return MANY
+    return cause, label.what, label.where
+
+
+def pieces_of_device(model: Model, rank: int, points: Int64, labels: dict[Label, int]) -> Pieces:
+    """Return the kernels and copies of a process, by their launch."""
+    graph, process = model.graph, model.processes[rank]
+    task = process.interval_tasks
+    task = task[is_one_of(graph.kind[task], (TaskKind.COMPUTE, TaskKind.MEMORY))]
+    by = process.device.launched_by[task - process.interval_tasks[:1].sum()]
+    task, by = task[by >= 0], by[by >= 0]
+    names, label = np.unique(graph.name[task], return_inverse=True)
+    copies = {graph.name[one] for one in task[graph.kind[task] == TaskKind.MEMORY]}
+    causes = ["memory_copies" if name in copies else "compute" for name in names.tolist()]
+    known = [
+        labels.setdefault((cause, graph.names[name], ""), len(labels))
+        for cause, name in zip(causes, names.tolist(), strict=True)
+    ]
+    at = process.host.start_ns[by]
+    label = np.array(known, np.int64)[label]
+    segment, none = np.searchsorted(points, at), np.full(len(task), -1)
+    place = graph.name[task].astype(np.int64)
+    return Pieces(graph.duration_ns[task], segment, at, task, none, label, label, place).by_segment()

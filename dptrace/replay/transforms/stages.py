@@ -1,0 +1,85 @@
+"""What ranks of different programs take longer in their steps: the stages of a pipeline, a rank in two groups.
+
+Such ranks do not pass the same points, so that late once and late always can't be told apart within a step. Over the
+steps they can: what is usual of each place is compared between ranks, so that chance at many places of a step does not
+hide what one does in each step; and what is unusual of a step counts where it is notable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dptrace.core.intervals import Int64
+from dptrace.replay.transforms.pieces import Pieces
+from dptrace.replay.transforms.roles import Peers
+
+_NOTABLE_NS, _NOTABLE = 1_000_000, 0.2
+"""How much longer than usual, and which share of a step's own time, a rank is late at least in one step."""
+
+
+def longer_by_step(pieces: Sequence[Pieces], peers: Peers, count: Int64, labels: int) -> Int64:
+    """Return what each rank takes longer in each segment for each thing, in ns: segments × ranks × labels.
+
+    Args:
+        pieces: those of each rank.
+        count: for how many ranks each stands.
+        labels: number of things that time is spent on.
+    """
+    segments = peers.times_ns.shape[1] + 1
+    longer = np.zeros((segments, len(pieces), labels), np.int64)
+    inner = slice(1, segments - 1) if segments > 1 else slice(0, 1)
+    spent = np.stack([_spent(own, labels, segments)[inner] for own in pieces], axis=1)
+    usual = np.stack([_usual(own, labels, range(segments)[inner]) for own in pieces])
+    longer[inner] = _shared(usual - peers.usual(usual, count), _beyond(usual.sum(axis=1, keepdims=True), peers, count))
+    # What a step takes beyond what its rank usually takes.
+    unusual = spent - np.median(spent, axis=0).astype(np.int64)
+    total = unusual.sum(axis=2).T
+    more = _beyond(total, peers, count)
+    more[more < np.maximum(_NOTABLE_NS, _NOTABLE * usual.sum(axis=1))[:, None]] = 0
+    for step in np.flatnonzero(more.any(axis=0)).tolist():
+        longer[inner][step] += _shared(unusual[step], more[:, [step]])
+    return longer
+
+
+def _beyond(total: Int64, peers: Peers, count: Int64) -> Int64:
+    more: Int64 = np.maximum(total - peers.usual(total, count), 0)
+    return more
+
+
+def _shared(by_label: Int64, ns: Int64) -> Int64:
+    """Divide what each rank takes longer in all among the labels for which it takes longer: ranks × labels."""
+    rest = np.maximum(by_label, 0)
+    share = np.minimum(1.0, ns / np.maximum(rest.sum(axis=1, keepdims=True), 1))
+    result: Int64 = np.rint(rest * share).astype(np.int64)
+    return result
+
+
+def _spent(own: Pieces, labels: int, segments: int) -> Int64:
+    """Return what a rank spends on each thing in each segment: segments × labels."""
+    table = np.bincount(own.segment * labels + own.label, own.length_ns, segments * labels)
+    return table.astype(np.int64).reshape(segments, labels)
+
+
+def _usual(own: Pieces, labels: int, steps: range) -> Int64:
+    """Return what a rank spends on each thing in a step as a rule: the median of each of its pieces over the steps.
+
+    At a place that steps pass more or less often, it is the median of their sum.
+    """
+    inside = np.flatnonzero((own.segment >= steps.start) & (own.segment < steps.stop))
+    places, place = np.unique(own.place[inside], return_inverse=True)
+    order = np.lexsort((own.at_ns[inside], own.segment[inside], place))
+    place, inside = place[order], inside[order]
+    step, length = own.segment[inside] - steps.start, own.length_ns[inside]
+    number = np.bincount(place * len(steps) + step, minlength=len(places) * len(steps)).reshape(-1, len(steps))
+    sums = np.bincount(place * len(steps) + step, length, number.size).reshape(number.shape)
+    usual = np.median(sums, axis=1)
+    bounds = np.append(0, np.cumsum(number.sum(axis=1)))
+    for one in np.flatnonzero((number == number[:, :1]).all(axis=1)).tolist():
+        usual[one] = np.median(length[bounds[one] : bounds[one + 1]].reshape(len(steps), -1), axis=0).sum()
+    # What a place is spent on may be named in another way in some steps.
+    table = np.bincount(place * labels + own.label[inside], length, len(places) * labels).reshape(-1, labels)
+    share = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    result: Int64 = np.rint(usual @ share).astype(np.int64)
+    return result

@@ -1,0 +1,152 @@
+"""Simulated programs with planted delays: what a step would take without them is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.replay.transforms.stragglers import Excess, excesses
+from tests.support.programs import (
+    STEPS,
+    Plant,
+    Program,
+    chain,
+    data_parallel,
+    experts,
+    fully_sharded,
+    gpipe,
+    hidden,
+    mesh,
+    one_forward_one_backward,
+    pipeline,
+    run,
+    truth_ms,
+    write,
+    zero_bubble,
+)
+
+GPIPE = pipeline(gpipe, 3)
+ONE_F_ONE_B = pipeline(one_forward_one_backward, 4)
+ZERO_BUBBLE = pipeline(zero_bubble, 3)
+
+BEFORE = {"forward": "aten::linear", "backward": "AddmmBackward0", "middle": "aten::relu", "optimizer": "aten::add_"}
+BEFORE |= {"F": "aten::linear", "B": "AddmmBackward0", "I": "AddmmBackward0", "W": "AddmmBackward0"}
+"""The operator that follows the pause at a place."""
+
+CASES: dict[str, tuple[Program, int, tuple[Plant, ...]]] = {
+    "data parallel, forward": (data_parallel, 3, (Plant(1, "forward", 40),)),
+    "data parallel, operator": (data_parallel, 2, (Plant(1, "mm", 40),)),
+    "data parallel, loader": (data_parallel, 2, (Plant(0, "load", 30),)),
+    "data parallel, one step": (data_parallel, 3, (Plant(2, "optimizer", 120, (3,)),)),
+    "data parallel, moving": (data_parallel, 3, tuple(Plant(n % 3, "forward", 40, (n,)) for n in range(6))),
+    "data parallel, two places": (data_parallel, 3, (Plant(1, "forward", 100), Plant(2, "optimizer", 50))),
+    "mesh, forward": (mesh, 4, (Plant(3, "forward", 40),)),
+    "mesh, optimizer": (mesh, 4, (Plant(0, "optimizer", 40),)),
+    "mesh of eight, loader": (mesh, 8, (Plant(5, "load", 30),)),
+    "mesh, two": (mesh, 4, (Plant(0, "middle", 40), Plant(3, "middle", 20))),
+    "chain, first": (chain, 3, (Plant(0, "forward", 40),)),
+    "chain, middle": (chain, 3, (Plant(1, "forward", 40),)),
+    "chain of four": (chain, 4, (Plant(2, "backward", 40),)),
+    "chain, one step": (chain, 3, (Plant(1, "forward", 90, (2,)),)),
+    "fully sharded, forward": (fully_sharded, 3, (Plant(1, "forward1", 40),)),
+    "fully sharded, optimizer": (fully_sharded, 2, (Plant(0, "optimizer", 40),)),
+    "experts": (experts, 4, (Plant(2, "mm expert", 20),)),
+    "gpipe, first stage": (GPIPE, 3, (Plant(0, "F", 10),)),
+    "gpipe, middle stage": (GPIPE, 3, (Plant(1, "F", 15),)),
+    "gpipe, last stage": (GPIPE, 3, (Plant(2, "B", 15),)),
+    "gpipe, one step": (GPIPE, 3, (Plant(1, "F", 30, (4,)),)),
+    "1f1b, first stage": (ONE_F_ONE_B, 4, (Plant(0, "F", 15),)),
+    "1f1b, middle stage": (ONE_F_ONE_B, 4, (Plant(2, "F", 20),)),
+    "1f1b, last stage": (ONE_F_ONE_B, 4, (Plant(3, "B", 15),)),
+    "1f1b, optimizer": (ONE_F_ONE_B, 4, (Plant(1, "optimizer", 50),)),
+    "1f1b, loader": (ONE_F_ONE_B, 4, (Plant(0, "load", 40),)),
+    "zero bubble, middle stage": (ZERO_BUBBLE, 3, (Plant(1, "I", 15),)),
+    "zero bubble, weights": (ZERO_BUBBLE, 3, (Plant(2, "W", 15),)),
+}
+CLEAN: dict[str, tuple[Program, int]] = {
+    "data parallel": (data_parallel, 3),
+    "mesh": (mesh, 4),
+    "chain": (chain, 3),
+    "fully sharded": (fully_sharded, 3),
+    "experts": (experts, 4),
+    "hidden": (hidden, 3),
+    "gpipe": (GPIPE, 3),
+    "1f1b": (ONE_F_ONE_B, 4),
+    "zero bubble": (ZERO_BUBBLE, 3),
+}
+
+
+def opened(folder: Path, program: Program, size: int, plants: tuple[Plant, ...] = ()) -> dptrace.Run:
+    return dptrace.open(write(folder, run(program, size, plants)), cache=False)
+
+
+def is_at(excess: Excess, plant: Plant) -> bool:
+    """Whether an excess is of a plant: of its rank, and at its place."""
+    if plant.place == "load":
+        named = excess.cause == "data_loading"
+    elif plant.place.startswith("mm"):
+        named = excess.what == "aten::mm"
+    else:
+        named = excess.where == BEFORE[plant.place.rstrip("0123456789")]
+    return excess.process == plant.rank and named
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
+    """Without stragglers, a step takes what it does without the delays; each is found on its rank, at its place."""
+    program, size, plants = CASES[name]
+    recorded = opened(tmp_path, program, size, plants)
+
+    answer = recorded.whatif(no_straggler=True)
+    assert answer.can_tell
+    truth = truth_ms(program, size, plants)
+    assert answer.step_gain_ns / 1e6 == pytest.approx(truth, rel=0.1, abs=1)
+    every = excesses(recorded.replay.model)
+    for plant in plants:
+        found = sum(one.ns for one in every if is_at(one, plant)) / 1e6
+        own = [one for one in plants if (one.rank, one.place) == (plant.rank, plant.place)]
+        times = 4 if plant.place in ("F", "B", "I", "W") else 2 if plant.place == "mm expert" else 1
+        assert found == pytest.approx(times * sum(one.ms * len(one.steps) for one in own), rel=0.1)
+    by_rank = Counter[int]()
+    for one in every:
+        by_rank[one.process] += one.ns
+    others = [ns for rank, ns in by_rank.items() if rank not in {plant.rank for plant in plants}]
+    assert max(others, default=0) < 0.1 * max(by_rank.values())
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_nobody_is_late_in_a_program_without_delays(name: str, tmp_path: Path) -> None:
+    """Neither for the bubbles of a pipeline's schedule nor for noise: no rank gains more than 3 % of a step."""
+    recorded = opened(tmp_path, *CLEAN[name])
+
+    answer = recorded.whatif(no_straggler=True)
+    assert answer.can_tell
+    assert answer.step_gain_ns <= 0.03 * answer.measured_step_ns
+
+
+def test_late_at_a_collective_that_runs_beside_work_costs_nothing(tmp_path: Path) -> None:
+    """A rank that is late by 40 ms there, and has 40 ms less to do before the next one, delays nobody."""
+    recorded = opened(tmp_path, hidden, 3, (Plant(2, "forward", 40),))
+
+    answer = recorded.whatif(no_straggler=True)
+    assert answer.can_tell
+    assert answer.step_gain_ns <= 0.03 * answer.measured_step_ns
+
+
+def test_an_annotation_on_one_rank_changes_no_delay(tmp_path: Path) -> None:
+    """What a rank says of a step in which it is late is compared with nothing on the others."""
+    ranks = run(mesh, 4, (Plant(0, "optimizer", 40),))
+    plain = dptrace.open(write(tmp_path / "plain", ranks), cache=False)
+    mark = next(event for event in ranks[0].file.events if event["name"] == "ProfilerStep#2")
+    ranks[0].file.label("note", mark["ts"] + 1, mark["ts"] + mark["dur"] - 1)
+    annotated = dptrace.open(write(tmp_path / "annotated", ranks), cache=False)
+
+    found = [
+        [(one.process, one.cause, one.what, one.where, one.ns) for one in excesses(recorded.replay.model)]
+        for recorded in (plain, annotated)
+    ]
+    assert sum(ns for *_, ns in found[0]) == pytest.approx(1e6 * 40 * STEPS, rel=0.05)
+    assert found[0] == found[1]
