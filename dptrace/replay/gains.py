@@ -32,6 +32,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.graph.schedule import Times
 from dptrace.replay.paths import path_of_run
+from dptrace.replay.reach import reach_text
 from dptrace.replay.simulation import WALL, SteadyState, StepLengths, mean_range, steady_state, step_lengths
 from dptrace.replay.transforms.change import Change, HiddenCollectives
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses
@@ -249,7 +250,15 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
     def is_once(self, run: Run) -> bool:
         """Whether it is in one of several steps."""
         several = max(len(timeline.windows) for timeline in run.timelines) > 1
-        return several and len({delay.step for delay in self.delays}) == 1 and bool(self.delays[0].step)
+        return several and len(self.steps) == 1
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps that have most of it; what others have of the same cause is jitter."""
+        by_step = Counter[str]()
+        for delay in self.delays:
+            by_step[delay.step] += delay.excess.ns
+        return [step for step, ns in by_step.items() if step and ns >= _NOTABLE_STRAGGLER * max(by_step.values())]
 
     @property
     def change(self) -> WithoutExcesses:
@@ -305,6 +314,8 @@ def straggler_findings(
         if known.ns is not None:
             known = replace(known, next_ns=own, rest_ns=rest)
         found = waits.finding(group, delays, measurer.mean_step_ns, _what_follows(model, group.largest.excess))
+        reach = reach_text(model, group.ranks[0], group.largest.excess.instance) if len(group.ranks) == 1 else ""
+        found = replace(found, text=f"{found.text} {reach}".rstrip())
         yield replace(found, gain=known, evidence=found.evidence | {"hides_others": number in needed}), group.change
     can_tell = not alone or any(gain.ns is not None for _, gain in alone)
     if can_tell and rest >= MIN_SHARE * step_ns and not run.has_selected_steps:
@@ -442,7 +453,7 @@ class _Waits:
         evidence |= {"what": largest.what, "where": largest.where, "instance": instance, "late_ns": late_ns}
         evidence |= {"once": group.is_once(self.run)}
         evidence |= {"count": len(reached), "ranks": group.ranks, "waiting_ranks": waiting, "cost_by_step_ns": cost}
-        steps = [step for step in excess_by_step if step]
+        steps = group.steps
         unknown = may_lack_core(own, self._core_waits, self.run.on_cpu)
         reason = straggler_reason(group.cause, largest.what, largest.where, group.ranks, self.run.on_cpu, unknown)
         reason += f" before “{before}”" if before and group.cause == "nothing_recorded" else ""

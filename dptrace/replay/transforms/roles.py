@@ -163,12 +163,12 @@ def _programs(model: Model, launched: Int64) -> tuple[dict[tuple[str, ...], list
     """Return the processes of each program, and the collectives of each process in the order of their launches."""
     orders = [np.argsort(own, kind="stable")[: int((own < NEVER).sum())] for own in launched.T]
     programs: dict[tuple[str, ...], list[int]] = {}
-    for index, (kinds, order) in enumerate(zip(_kinds(model), orders, strict=True)):
+    for index, (kinds, order) in enumerate(zip(kinds_of(model), orders, strict=True)):
         programs.setdefault(tuple(kinds[order].tolist()), []).append(index)
     return programs, orders
 
 
-def _kinds(model: Model) -> list[NDArray[np.object_]]:
+def kinds_of(model: Model) -> list[NDArray[np.object_]]:
     """Return for each process what each matched collective is to it: its kind; of a message, its end and direction."""
     matches = model.run.cross_rank.matches
     found = [matches.kind.copy() for _ in model.processes]

@@ -1,0 +1,47 @@
+"""Which stage is late, and which group waits for a rank first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dptrace
+from dptrace.replay.reach import reach_text, stages_of
+from dptrace.replay.transforms.stragglers import excesses
+from tests.support.programs import (
+    Plant,
+    Program,
+    data_parallel,
+    mesh,
+    one_forward_one_backward,
+    pipeline,
+    run,
+    write,
+)
+
+
+def said(folder: Path, program: Program, size: int, plant: Plant) -> tuple[dict[int, int], str]:
+    """Return the stages of a program with a late rank, and what is said of its largest delay."""
+    model = dptrace.open(write(folder, run(program, size, (plant,))), cache=False).replay.model
+    largest = max(excesses(model), key=lambda excess: excess.ns)
+    return stages_of(model), reach_text(model, largest.process, largest.instance)
+
+
+def test_a_late_stage_is_named(tmp_path: Path) -> None:
+    """Stages are counted along the messages, which go to and fro between neighbors."""
+    stages, text = said(tmp_path, pipeline(one_forward_one_backward, 4), 4, Plant(2, "F", 20))
+
+    assert stages == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert "stage 2 of 4" in text
+
+
+def test_the_group_that_waits_first_is_named(tmp_path: Path) -> None:
+    """A rank that is late in the forward pass delays its tensor-parallel pair; the others inherit that."""
+    stages, text = said(tmp_path, mesh, 4, Plant(3, "forward", 40))
+
+    assert stages == {}
+    assert "ranks 2, 3" in text
+
+
+def test_of_one_group_nothing_is_said(tmp_path: Path) -> None:
+    """All ranks wait."""
+    assert said(tmp_path, data_parallel, 3, Plant(1, "forward", 40)) == ({}, "")
