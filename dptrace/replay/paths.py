@@ -55,16 +55,19 @@ def binding_edges(graph: Graph, times: Times) -> Int64:
 
 def chain_to(graph: Graph, binding: Int64, task: int, times: Times, since_ns: int | None = None) -> Chain:
     """Follow the binding edges back from a task, to one that starts at *since_ns* or before, or has no edge."""
-    source = graph.edge.src
-    tasks, edges = [task], list[int]()
-    while True:
-        here = tasks[-1]
-        edge = int(binding[here])
-        edges.append(edge)
-        if edge < 0 or (since_ns is not None and times.start_ns[here] <= since_ns):
-            edges[-1] = -1
-            return Chain(np.array(tasks, np.int64), np.array(edges, np.int64))
-        tasks.append(int(source[edge]))
+    before = np.full(len(graph), -1, np.int64)
+    bound = binding >= 0
+    before[bound] = graph.edge.src[binding[bound]]
+    if since_ns is not None:
+        before[times.start_ns <= since_ns] = -1
+    # A view's entries are Python's integers: a chain can have as many tasks as the graph.
+    tasks, view = [task], before.data
+    while (task := view[task]) >= 0:
+        tasks.append(task)
+    chain = np.array(tasks, np.int64)
+    edge = binding[chain]
+    edge[-1] = -1
+    return Chain(chain, edge)
 
 
 # How much later each task could end without delaying a step.

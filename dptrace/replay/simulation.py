@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import msgspec
@@ -31,20 +32,7 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
     What the timeline says about the host is left out, since a simulation does not have it.
     """
     timeline, _, tasks = _find(model, number)
-    start, end = timeline.start_ns.copy(), timeline.end_ns.copy()
-    placed = np.flatnonzero(tasks >= 0)
-    task = tasks[placed]
-    shift = timeline.start_ns[placed] - model.graph.start_ns[task]
-    start[placed] = times.start_ns[task] + shift
-    end[placed] = times.end_ns[model.over[task]] + shift
-    marks = _marks(model, number)
-    marks = times.start_ns[marks] + _shift(model, number)
-    windows = timeline.windows
-    if len(marks):
-        steps = CpuSteps(windows.names, marks[:-1], int(marks[-1]))
-        windows = device_windows(steps, start, end, timeline.step)
-    elif len(start):
-        windows = Windows(windows.names, np.array([start.min(), end.max()], np.int64))
+    start, end, windows = _moved(model, number, times)
     moved = replace(
         timeline,
         start_ns=start,
@@ -62,6 +50,26 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
     order = np.argsort(start, kind="stable")
     # Operators of a collective's own thread are part of it, and have no task.
     return moved.filter(order[(tasks >= 0)[order]] if timeline.on_cpu else order)
+
+
+def _moved(model: Model, number: int, times: Times) -> tuple[Int64, Int64, Windows]:
+    """Return when the intervals of a timeline start and end at simulated times, and its steps, on its own clock."""
+    timeline, _, tasks = _find(model, number)
+    start, end = timeline.start_ns.copy(), timeline.end_ns.copy()
+    placed = np.flatnonzero(tasks >= 0)
+    task = tasks[placed]
+    shift = timeline.start_ns[placed] - model.graph.start_ns[task]
+    start[placed] = times.start_ns[task] + shift
+    end[placed] = times.end_ns[model.over[task]] + shift
+    marks = _marks(model, number)
+    marks = times.start_ns[marks] + _shift(model, number)
+    windows = timeline.windows
+    if len(marks):
+        steps = CpuSteps(windows.names, marks[:-1], int(marks[-1]))
+        windows = device_windows(steps, start, end, timeline.step)
+    elif len(start):
+        windows = Windows(windows.names, np.array([start.min(), end.max()], np.int64))
+    return start, end, windows
 
 
 def _find(model: Model, number: int) -> tuple[Timeline, Process, Int64]:
@@ -238,12 +246,20 @@ class StepLengths(msgspec.Struct, frozen=True):
         return self.simulation.times
 
 
-class Outcome(StepLengths, frozen=True):
-    """A model that was simulated, with the figures of its steps."""
+class Outcome(StepLengths, frozen=True, dict=True):
+    """A model that was simulated, with the figures of its steps, which are computed if they are asked for."""
 
     model: Model
-    by_end: NDArray[np.int64]
-    """Figures of each step, from the end of one to the end of the next: timelines × steps × figures."""
+    chosen: StepSelection
+
+    @cached_property
+    def by_end(self) -> NDArray[np.int64]:
+        """Figures of each step, from the end of one to the end of the next: timelines × steps × figures."""
+        chosen, bounds, splits = self.chosen, step_bounds(self.model, self.simulation), list[Split]()
+        for number in chosen.timelines:
+            timeline = timeline_at(self.model, number, self.times)
+            splits.append(split(replace(timeline, windows=Windows(timeline.windows.names, bounds[number]))))
+        return _table(chosen, splits)
 
 
 def choose(run: Run, whole: Run) -> StepSelection:
@@ -291,16 +307,19 @@ def simulated_figures(outcome: Outcome, chosen: StepSelection) -> NDArray[np.int
     return _table(chosen, [split(timeline_at(outcome.model, number, outcome.times)) for number in chosen.timelines])
 
 
+def simulated_walls(outcome: Outcome, chosen: StepSelection) -> NDArray[np.int64]:
+    """Return the lengths of steps by their definition at simulated times: timelines × steps, in ns."""
+    rows = [
+        np.diff(_moved(outcome.model, number, outcome.times)[2].bounds)[places]
+        for number, places in zip(chosen.timelines, chosen.places, strict=True)
+    ]
+    return chosen.of_all(np.stack(rows).astype(np.int64))
+
+
 def outcome(model: Model, chosen: StepSelection) -> Outcome:
     """Simulate a model."""
     lengths = step_lengths(model, chosen)
-    bounds, by_end = step_bounds(model, lengths.simulation), []
-    for number, places in zip(chosen.timelines, chosen.places, strict=True):
-        timeline = timeline_at(model, number, lengths.times)
-        figures = split(replace(timeline, windows=Windows(timeline.windows.names, bounds[number]))).figures
-        by_end.append(np.stack([figures[name] for name in FIGURES], axis=1)[places])
-    table = chosen.of_all(np.stack(by_end))
-    return Outcome(lengths.simulation, table[:, :, WALL], lengths.ended_ns, model, table)
+    return Outcome(lengths.simulation, lengths.length_ns, lengths.ended_ns, model, chosen)
 
 
 def step_lengths(model: Model, chosen: StepSelection) -> StepLengths:

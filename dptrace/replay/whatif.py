@@ -407,6 +407,11 @@ class Replay:
         """The same by the replay of the run as it was."""
         return simulation.simulated_figures(self.base, self.chosen)
 
+    @cached_property
+    def _replayed_step_ns(self) -> int:
+        """The median step by the replay of the run as it was."""
+        return round(float(median(simulation.simulated_walls(self.base, self.chosen).mean(axis=0))))
+
     @property
     def _recorded_steps(self) -> int:
         """Number of steps that are replayed, of which the answer may be about a few."""
@@ -535,7 +540,7 @@ class Replay:
         """
         least = _CONTENTION if self.model.run.on_cpu else MIN_ERROR
         apart = 0 if self.model.of is None else round(float(self.model.of.far_ns.mean()))
-        return max(abs(_step(self.replayed) - _step(self.measured)), round(least * predicted_ns), apart)
+        return max(abs(self._replayed_step_ns - _step(self.measured)), round(least * predicted_ns), apart)
 
     def _ranks(self, predicted: NDArray[np.int64]) -> tuple[RankAnswer, ...]:
         timelines = self.whole.timelines
@@ -571,7 +576,7 @@ class Replay:
             model=self.model,
             changes=(),
             measured_ns=_step(self.measured),
-            replayed_ns=_step(self.replayed),
+            replayed_ns=self._replayed_step_ns,
             predicted_ns=0,
             bound_ns=0.0,
             steady=self.steady,

@@ -14,7 +14,16 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.graph import schedule
 from dptrace.replay.graph.model import NEVER, Graph
 from dptrace.replay.graph.schedule import Schedule, Simulation, simulate
-from dptrace.replay.simulation import SteadyState, choose, outcome, recorded_figures, simulated_figures, steady_state
+from dptrace.replay.simulation import (
+    WALL,
+    SteadyState,
+    choose,
+    outcome,
+    recorded_figures,
+    simulated_figures,
+    simulated_walls,
+    steady_state,
+)
 from tests.support.graphs import graphs, mesh, times_by_definition
 
 
@@ -22,7 +31,12 @@ def test_the_unchanged_graph_has_the_recorded_figures(run: dptrace.Run) -> None:
     """Each figure of each step on each rank comes out of the replay as it was recorded."""
     chosen = choose(run, run)
 
-    assert np.array_equal(recorded_figures(run, chosen), simulated_figures(outcome(run.replay.model, chosen), chosen))
+    replayed = outcome(run.replay.model, chosen)
+    figures = recorded_figures(run, chosen)
+
+    assert np.array_equal(figures, simulated_figures(replayed, chosen))
+    assert np.array_equal(figures[:, :, WALL], simulated_walls(replayed, chosen))
+    assert np.array_equal(replayed.by_end[:, :, WALL], replayed.length_ns)
 
 
 def test_selected_steps_are_found_in_the_whole_run(run: dptrace.Run) -> None:

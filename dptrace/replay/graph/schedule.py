@@ -203,6 +203,8 @@ class Schedule:
     def run(self, duration_ns: Int64, lag_ns: Int64) -> Simulation:
         """Simulate with these durations of the tasks and lags of the edges."""
         changed, base = self._nearest(duration_ns, lag_ns)
+        if base is not None and not changed:
+            return base
         found = None if base is None else Simulation.of(self, duration_ns, lag_ns, base, changed)
         if found is not None:
             return found
@@ -215,24 +217,24 @@ class Schedule:
 
     def _nearest(self, duration_ns: Int64, lag_ns: Int64) -> tuple[list[int], Simulation | None]:
         """Return the run before that differs in the fewest processes, and in which; None where all differ in many."""
+        most = len(self.parts) // 2
         found: tuple[list[int], Simulation | None] = [], None
         for base in self._known:
-            changed = self._changed(base, duration_ns, lag_ns)
-            few = self.parts.hub not in changed and 2 * len(changed) <= len(self.parts)
-            if few and (found[1] is None or len(changed) < len(found[0])):
-                found = changed, base
+            changed = self._changed(base, duration_ns, lag_ns, most)
+            if changed is not None:
+                most, found = len(changed) - 1, (changed, base)
         return found
 
-    def _changed(self, base: Simulation, duration_ns: Int64, lag_ns: Int64) -> list[int]:
-        """Return the parts with other durations or lags than in a run before."""
-        tasks, edges = self.parts.first.tolist(), self.parts.edge.tolist()
-        ranges = zip(pairwise(tasks), pairwise(edges), strict=True)
-        return [
-            part
-            for part, ((low, high), (begin, end)) in enumerate(ranges)
-            if not np.array_equal(duration_ns[low:high], base.duration_ns[low:high])
-            or not np.array_equal(lag_ns[begin:end], base.lag_ns[begin:end])
-        ]
+    def _changed(self, base: Simulation, duration_ns: Int64, lag_ns: Int64, most: int) -> list[int] | None:
+        """Return the parts with other durations or lags than in a run before; None for the hub's, or too many."""
+        tasks, edges, changed = self.parts.first.tolist(), self.parts.edge.tolist(), list[int]()
+        for part, (low, high) in enumerate(pairwise(tasks)):
+            same = duration_ns is base.duration_ns or _equal(duration_ns, base.duration_ns, low, high)
+            if not (same and (lag_ns is base.lag_ns or _equal(lag_ns, base.lag_ns, edges[part], edges[part + 1]))):
+                changed.append(part)
+                if len(changed) > most or part == self.parts.hub:
+                    return None
+        return changed
 
     def starts(self, since: Int64) -> Int64:
         """Return when the joins and the tasks that wait for nothing start, from the pairs of the joins' ways."""
@@ -265,6 +267,11 @@ class Schedule:
                     latest = came
             known[join], place = latest, end
         return np.array(known, np.int64)
+
+
+def _equal(one: Int64, other: Int64, low: int, high: int) -> bool:
+    """Return whether two columns are equal between two indices."""
+    return bool((one[low:high] == other[low:high]).all())
 
 
 def _changes(*columns: Int64) -> Int64:

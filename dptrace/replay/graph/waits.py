@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -260,7 +261,7 @@ def _wait_calls(
     events: RankEvents, host: HostEvents, device: DeviceOrder, names: tuple[str, ...], collective: Int64
 ) -> Int64:
     """Return the host events that let a stream wait for another, apart from those that launching a collective needs."""
-    is_wait = np.fromiter((bool(WAIT_CALL.match(name)) for name in names), np.bool_, len(names))
+    is_wait = np.fromiter((_passes(WAIT_CALL.match, name) for name in names), np.bool_, len(names))
     chosen = is_wait[events.call_name] & ~events.call_in_nccl
     request = events.call_request
     launching = unique(request[events.launch[collective]])
@@ -399,9 +400,15 @@ class BlockingCalls(msgspec.Struct, frozen=True):
         return np.where(self.queue, EdgeKind.QUEUE, EdgeKind.SYNCHRONIZE).astype(np.uint8)
 
 
+@lru_cache(1 << 16)
+def _passes(test: Callable[[str], object], name: str) -> bool:
+    """Return whether a name passes a test: ranks have the same names."""
+    return bool(test(name))
+
+
 def _named(host: HostEvents, names: tuple[str, ...], test: Callable[[str], object]) -> NDArray[np.bool_]:
     """Return which host events have a name that passes a test."""
-    passes = np.fromiter((bool(test(name)) for name in names), np.bool_, len(names))
+    passes = np.fromiter((_passes(test, name) for name in names), np.bool_, len(names))
     chosen: NDArray[np.bool_] = passes[host.name]
     return chosen
 
@@ -494,9 +501,9 @@ def _queueing(host: HostEvents, device: DeviceOrder, names: tuple[str, ...], las
 
 def _copying(events: RankEvents, host: HostEvents, device: DeviceOrder, last: Int64) -> tuple[Int64, Int64]:
     """A copy between host and device whose call returns only after it is done is a blocking one."""
-    is_copy = np.fromiter(
-        (bool(_COPY.search(name)) and not _ON_DEVICE.search(name) for name in events.names), np.bool_, len(events.names)
-    )
+    names = events.names
+    is_copy = np.fromiter((_passes(_COPY.search, name) for name in names), np.bool_, len(names))
+    is_copy &= ~np.fromiter((_passes(_ON_DEVICE.search, name) for name in names), np.bool_, len(names))
     event = np.flatnonzero(events.memory[last] & (last >= 0) & (host.end_ns > host.start_ns))
     copy = last[event]
     waited = is_copy[events.name[copy]] & (host.end_ns[event] >= device.end_ns[copy])
