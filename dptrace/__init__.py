@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from dptrace.comparison.compare import Comparison
     from dptrace.flight.hang import find_hang
+    from dptrace.watch.session import watch
 
 __all__ = [
     "AccessError",
@@ -62,6 +63,7 @@ __all__ = [
     "record",
     "save_baseline",
     "show",
+    "watch",
     "whatif",
 ]
 
@@ -72,8 +74,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'dptrace' has no attribute {name!r}")
     import importlib
 
-    if name == "record":
-        return importlib.import_module("dptrace.record")
+    if name in ("record", "watch"):
+        return importlib.import_module(f"dptrace.{name}")
     elsewhere = {"Comparison": "dptrace.comparison.compare", "find_hang": "dptrace.flight.hang"}
     return getattr(importlib.import_module(elsewhere.get(name, "dptrace.api")), name)
 

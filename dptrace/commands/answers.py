@@ -397,6 +397,23 @@ _SWEEP = {
     ),
 }
 
+# watch
+
+_SUSPECT = {
+    "rank": int | None, "stage scope": str, "host": str | None, "ns_per_step ns_each gain_alone_ns": int,
+    "share_of_steps": float, "first_step last_step": int,
+}
+_CHANGE = {"first_step before_ns after_ns": int, "stage": str | None}
+_CAPTURE = {"number step": int, "why path finding state sentence": str}
+_WATCH = {
+    "schema": 1, "format": str, "created_unix_ns steps last_step profiled_steps ranks world_size hosts": int,
+    "step_ns": {"median p95 mean worst worst_step": int},
+    "stages": {str: {"own_ns waiting_ns exposed_ns": int}}, "suspects": [_SUSPECT], "cannot_tell": str | None,
+    "change": (_CHANGE, type(None)), "drift_ns_per_1000_steps": int,
+    "memory": ({"largest grown": int}, type(None)), "samples_per_s? tokens_per_s?": float | None,
+    "captures": [_CAPTURE], "lost_ranks": {str: int},
+}
+
 ANSWERS: dict[str, Any] = {
     "analyze": (_ANALYSIS, _HTA_COMPAT),
     "kernels": (_KERNELS, _HOST),
@@ -416,6 +433,7 @@ ANSWERS: dict[str, Any] = {
     "advise": (_ADVISE, _ADVISE_RECORDING),
     "explain": _EXPLAIN,
     "doctor": {"schema": 1, **get_type_hints(Report), "selftest?": {**get_type_hints(SelfTest), "works": bool}},
+    "watch": _WATCH,
     "cache": {"schema": 1, "cleared": bool, "folder": str, "traces trace_bytes pages page_bytes": int},
 }
 """The shapes of the answers by verb; several in a tuple where options decide."""

@@ -35,6 +35,9 @@ class Listener:
     def after_optimizer(self, optimizer: Optimizer) -> None:
         """Hear of an optimizer that has stepped; it may have done so inside a backward pass."""
 
+    def before_backward(self, tensors: Any, accumulates: bool) -> None:
+        """Hear of an outermost backward pass that begins at these tensors; see :meth:`after_backward`."""
+
     def after_backward(self, accumulates: bool) -> None:
         """Hear of an outermost backward pass that has ended.
 
@@ -105,6 +108,12 @@ def _after_optimizer(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[s
 
 
 @harmless("following backward passes", is_needed=True)
+def _before_backward(tensors: Any, accumulates: bool) -> None:
+    for listener in tuple(_listeners):
+        listener.before_backward(tensors, accumulates)
+
+
+@harmless("following backward passes", is_needed=True)
 def _after_backward(accumulates: bool) -> None:
     for listener in tuple(_listeners):
         listener.after_backward(accumulates)
@@ -118,6 +127,8 @@ def _wrap_engine() -> Callable[[], None]:
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
         outermost = not in_backward()  # reentrant checkpointing runs a pass inside another
+        if outermost:
+            _before_backward(args[0] if args else None, bool(kwargs.get("accumulate_grad")))
         result = original(*args, **kwargs)
         if outermost:
             _after_backward(bool(kwargs.get("accumulate_grad")))

@@ -205,8 +205,10 @@ class LauncherOutput:
 class StandaloneOutput:
     """A folder that rank 0 prepares; when all ranks have written their files, it renames the run."""
 
-    def __init__(self, path: Path, force: bool, rank_store: RankStore) -> None:
+    def __init__(self, path: Path, force: bool, rank_store: RankStore, quiet: bool = False) -> None:
         self.rank_store = rank_store
+        own = messages.LauncherSettings.own()
+        self._quiet = quiet or (own is not None and own.quiet)
         self._run = RunFolder(path)
         self._force = force
         self.folder = messages.window_folder(self._run.staging, 1)
@@ -342,8 +344,7 @@ class StandaloneOutput:
         write_manifest(self.folder, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, failure))
         if failure is None:
             self._complete = path = self._run.complete(self.folder)
-            own = messages.LauncherSettings.own()
-            if own is None or not own.quiet:
+            if not self._quiet:
                 say(f"Wrote {path}. Next: dptrace analyze {path}")
         else:
             say(f"Kept the incomplete recording in {self._run.keep_failed(self.folder)}.")

@@ -25,7 +25,7 @@ from dptrace.record import messages, safety
 from dptrace.record.hooks import Arguments, Listener, in_backward, leave, listen
 from dptrace.record.marks import mark_closure
 from dptrace.record.options.catalog import Schedule
-from dptrace.record.output import RecordingOutput, open_output, start_thread
+from dptrace.record.output import LauncherOutput, RecordingOutput, open_output, start_thread
 from dptrace.record.processes import core_wait_ns, ignore_termination
 from dptrace.record.profiler import AlignedProfile, Stopwatch, WindowProfiler, device_of
 from dptrace.record.rank_metadata import MemoryTracker, describe, overhead_metadata
@@ -187,7 +187,7 @@ class Recording(Listener):
 
     def __enter__(self) -> Recording:
         global _latest
-        launched = messages.LauncherSettings.from_environment() is not None
+        launched = isinstance(self.output, LauncherOutput)
         if _latest is not None and (_latest._running or launched):
             # A process has one profiler, and a launcher's folder holds one recording.
             note = "The script started another recording; only the first was kept."
@@ -310,6 +310,11 @@ class Recording(Listener):
         leave(self, at_once)
         if self._abandon in safety.on_failure:
             safety.on_failure.remove(self._abandon)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and is not closed."""
+        return self._running
 
     @property
     def is_recording(self) -> bool:

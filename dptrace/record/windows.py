@@ -268,17 +268,24 @@ class Request(NamedTuple):
 
     kind: Literal["record", "overhead"]
     first: int
+    steps: int | None = None
+    """How many to record, where that is asked for."""
 
 
 class WindowRequests:
     """The requests of this job, in order.
 
     Args:
-        folder: the launcher's folder.
+        folder: where the requests are.
+        poll_ns: how often to look for one, at most.
+        lead_s: how long before its first step a request is published; several polls of the other ranks.
     """
 
-    def __init__(self, folder: Path, rank_store: RankStore) -> None:
-        self._folder, self._rank_store = folder, rank_store
+    def __init__(
+        self, folder: Path, rank_store: RankStore, poll_ns: int | None = None, lead_s: float = _LEAD_S
+    ) -> None:
+        self._folder, self._rank_store, self._lead_s = folder, rank_store, lead_s
+        self._poll_ns = _POLL_NS if poll_ns is None else poll_ns
         self._next = 1
         self._polled_ns = time.monotonic_ns()
         self._polled_step = 0
@@ -287,7 +294,7 @@ class WindowRequests:
     def poll(self, step: int) -> Request | None:
         """Return the next request, if there is one; *step* is about to begin."""
         now = time.monotonic_ns()
-        if now - self._polled_ns < _POLL_NS:
+        if now - self._polled_ns < self._poll_ns:
             return None
         if step > self._polled_step:
             self._step_s = (now - self._polled_ns) / 1e9 / (step - self._polled_step)
@@ -306,7 +313,7 @@ class WindowRequests:
             return None
         lead = 0
         if self._rank_store.size > 1:
-            lead = _LEAD_STEPS + math.ceil(_LEAD_S / self._step_s) if self._step_s else _LEAD_STEPS
-        text = json.dumps({"kind": asked["kind"], "first": step + lead})
+            lead = _LEAD_STEPS + math.ceil(self._lead_s / self._step_s) if self._step_s else _LEAD_STEPS
+        text = json.dumps({"kind": asked["kind"], "first": step + lead, "steps": asked.get("steps")})
         self._rank_store.publish(key, text)
         return text

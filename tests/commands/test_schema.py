@@ -212,3 +212,13 @@ def test_every_verb_with_json_has_a_schema() -> None:
     assert sorted(has_json) == sorted(listed.stdout.split())
     assert all("properties" in text or "anyOf" in text for text in map(json.dumps, map(schema_of, has_json)))
     assert (2, True) == (wrong.exit_code, all(verb in wrong.stderr for verb in has_json))
+
+
+def test_a_watch_has_its_schema(tmp_path: Path) -> None:
+    """With suspects and a change, and of a run of one rank."""
+    from tests.support.watch_records import Job, Plant
+
+    plants = [Plant(1, "data", 15.0), *(Plant(rank, "forward", 20.0, (40, 99)) for rank in range(3))]
+    for name, job in (("several", Job("ddp", 3, plants).run(84)), ("one", Job("ddp", 1).run(9))):
+        job.write(tmp_path / name)
+        check("watch", json.loads(CliRunner().invoke(cli, ["watch", str(tmp_path / name), "--json"]).stdout))

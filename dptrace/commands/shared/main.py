@@ -28,6 +28,7 @@ COMMANDS = {
     "export": (_LOOK, "Merge all ranks into one trace for Perfetto or Chrome."),
     "flight": (_LOOK, "Find out which rank makes a job hang, from flight recorder dumps."),
     "record": (_RECORD, "Record a training run: one Kineto trace per rank."),
+    "watch": (_RECORD, "Watch every step of a whole run: who is late, and since when."),
     "bench": (_RECORD, "Benchmark ways to train: epoch time, speedup, communication."),
     "sweep": (_RECORD, "Train with several values of an option, and find the best one."),
     "links": (_RECORD, "Measure latency and bandwidth between the ranks, for each collective."),

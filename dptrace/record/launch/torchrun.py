@@ -104,7 +104,7 @@ class Launch:
     processes: int
     """Number of processes on this machine."""
     mode: str | None
-    """None for a user script, which ``record.script.runner`` runs."""
+    """None for a user script, which *runner* runs."""
     schedule: dict[str, Any] = field(default_factory=dict)
     """``steps``, ``warmup``, ``wait``, ``duration_s``, ``light``, ``memory`` …, as in LauncherSettings."""
     repeat: int = 1
@@ -136,6 +136,8 @@ class Launch:
     """Whether *script* is the dotted name of a module, as after ``python -m``."""
     python_options: Sequence[str] = ()
     """Options of Python in the ranks, such as ``-O``."""
+    runner: Sequence[str] = ("dptrace.record.script.runner",)
+    """The module, and its options, that runs a user's script in each rank."""
 
     @property
     def is_alone(self) -> bool:
@@ -252,7 +254,7 @@ def _command(job: Launch, staging: Path) -> list[str]:
     python = [sys.executable, "-u", *job.python_options]
     module = ["-m"] if job.is_module else []
     start = str(Path(__file__).with_name("start.py"))
-    runner = [start, "dptrace.record.script.runner", *module, str(job.script), *job.arguments]
+    runner = [start, *job.runner, *module, str(job.script), *job.arguments]
     if job.is_alone:
         return [*python, *runner]
     rendezvous = ["--standalone", "--local-addr=127.0.0.1"]

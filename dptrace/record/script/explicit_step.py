@@ -18,13 +18,14 @@ def step(loss: torch.Tensor | float | None = None) -> None:
     Args:
         loss: the step's loss, for run.json. It stays on its device, so that no step waits for it.
     """
-    if "dptrace.record.recording" not in sys.modules:
-        return  # nothing records, perhaps without torch
-    from dptrace.record.recording import latest
-    from dptrace.record.script import optimizer_steps
-
-    counter, recording = optimizer_steps.current_counter(), latest()
+    steps = sys.modules.get("dptrace.record.steps")
+    counter = None if steps is None else steps.current_counter()
     if counter is not None:
-        counter.end_step(loss)
-    elif recording is not None:
-        recording.step(loss)
+        counter.explicit = True  # from now on, optimizers do not count
+        counter.end_step("script", loss)
+    elif "dptrace.record.recording" in sys.modules:  # else nothing records, perhaps without torch
+        from dptrace.record.recording import latest
+
+        recording = latest()
+        if recording is not None:
+            recording.step(loss)

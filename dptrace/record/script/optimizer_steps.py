@@ -1,202 +1,79 @@
-"""Count the steps of a script from its optimizer's steps, or where no optimizer of torch steps, from backward passes.
-
-A step ends when the optimizer that made the very first step makes its next one; :mod:`.counted_optimizer` says when
-another takes its place. So several optimizers in one loop count once; an optimizer that steps k times in a pass counts
-k steps; and a pass whose step a GradScaler skips counts with the next. Where that does not fit, the script calls
-``dptrace.record.step()``.
-"""
+"""Record a script by its steps, and prepare the rank that runs it; :mod:`dptrace.record.steps` says where they end."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
-import weakref
-from collections import Counter
 from contextlib import suppress
-from typing import NoReturn
+from typing import Literal, NoReturn, Protocol
 
 import torch
-from torch.optim import Optimizer
 
 from dptrace.errors import RecordingError
 from dptrace.record import messages, script_profiler
 from dptrace.record.failures import answer_launcher
-from dptrace.record.hooks import Listener, leave, listen
+from dptrace.record.hooks import leave, listen
 from dptrace.record.marks import EvaluationMarks
 from dptrace.record.messages import LauncherSettings
 from dptrace.record.processes import ignore_termination
 from dptrace.record.recording import Recording, latest, record
 from dptrace.record.script.profiler_steps import ScriptProfilerSteps
-
-# Choose the optimizer whose steps are the steps of a training.
-#
-# It is the one that made the very first step, so that several optimizers in one loop count once. It hands over
-#
-# - to any other, once it is gone: a script may make a new optimizer in each epoch, or in each pass;
-# - to a new one that trains a parameter of it, because the old one may linger, held by its scheduler;
-# - to one that has made many steps since its last one: the script has gone on to another model.
-
-
-_GIVEN_UP_AFTER = 20
-"""Steps of another optimizer after which the counted one counts as given up. A GAN's critic makes fewer in a pass."""
-
-
-class CountedOptimizer:
-    """Decides which of the steps of all optimizers end a step of the training."""
-
-    def __init__(self, first: Optimizer) -> None:
-        self.name = type(first).__name__
-        self.uneven = False
-        """Whether optimizers step at different rates, so that a step of one may not be a pass of the loop."""
-        self._counted = weakref.ref(first)
-        self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet([first])
-        self._others: Counter[int] = Counter()
-        """Steps of each other optimizer, by its id, since the last step of the counted one."""
-        self._own = 0
-        """Steps of the counted optimizer since another one stepped."""
-
-    def ends_step(self, optimizer: Optimizer) -> bool:
-        """Return whether this step of an optimizer ends a step of the training."""
-        counted = self._counted()
-        if optimizer is not counted and (counted is None or self._replaces(optimizer, counted)):
-            self._counted, self.name = weakref.ref(optimizer), type(optimizer).__name__
-            counted = optimizer
-            self._own = 0
-        known = optimizer in self._known
-        self._known.add(optimizer)
-        if optimizer is counted:
-            self._own += 1
-            self._others.clear()
-            return True
-        self._others[id(optimizer)] += 1
-        self.uneven |= known and (self._own > 1 or self._others[id(optimizer)] > 1)
-        self._own = 0
-        return False
-
-    def _replaces(self, optimizer: Optimizer, counted: Optimizer) -> bool:
-        if self._others[id(optimizer)] >= _GIVEN_UP_AFTER:
-            return True
-        return optimizer not in self._known and not _parameters(optimizer).isdisjoint(_parameters(counted))
-
-
-def _parameters(optimizer: Optimizer) -> set[int]:
-    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-
+from dptrace.record.steps import StepEnds, set_counter
 
 STEP_ADVICE = "call dptrace.record.step() at the end of each pass of your loop"
 _BY_PASSES = (
     "No optimizer of torch.optim stepped, so each backward pass counts as a step of the training. If it is not one, "
     f"{STEP_ADVICE}."
 )
-_PASSES_BEFORE_A_STEP = 100
-"""Backward passes without a step of an optimizer after which none is expected, though there is one: a step may
-accumulate the gradients of many."""
-_EXPLICIT = "dptrace.record.script.explicit_step"
-"""The module of ``dptrace.record.step``, which is imported once a script asks for that function."""
-
-_running: OptimizerSteps | None = None
 
 
-def _has_optimizer() -> bool:
-    """Return whether an optimizer of torch was made; its base class marks the step of each class that it makes."""
-    kinds: list[type[Optimizer]] = [Optimizer]
-    for kind in kinds:  # grows during the loop
-        kinds += kind.__subclasses__()
-    return any(getattr(vars(kind).get("step"), "hooked", False) for kind in kinds)
-
-
-def current_counter() -> OptimizerSteps | None:
-    """Return the counter of this process; None in one that ``dptrace record`` runs no script in."""
-    return _running
-
-
-class OptimizerSteps(Listener):
+class OptimizerSteps(StepEnds):
     """Starts a recording at the first step and ends one of its steps at each further one.
-
-    Where no optimizer of torch steps, each backward pass is a step: other libraries have optimizers of their own.
 
     Args:
         adopted: keeps a trace of the script's own profiler, for a script that leaves no room for dptrace's.
     """
 
     def __init__(self, adopted: ScriptProfilerSteps | None = None) -> None:
+        super().__init__()
         self.seen = self._refused = False
-        self.process = os.getpid()
-        """The id of this process: a child that the script forks inherits the hooks but must not touch the recording."""
         self._recording: Recording | None = None
-        self._counted: CountedOptimizer | None = None
-        self._passes = Counter[bool]()
-        """Backward passes without an optimizer of torch, by whether they accumulate gradients."""
-        self._first: weakref.ref[Optimizer] | None = None
         self._adopted = adopted
-        self._explicit = False
-        """Whether the script says itself where its steps end."""
         self._evaluation = EvaluationMarks()
 
     def install(self) -> None:
         """Follow the training of this process, and make this its counter."""
-        global _running
-        _running = self
+        set_counter(self)
         listen(self)
 
-    def after_optimizer(self, optimizer: Optimizer) -> None:
-        """Count a step of an optimizer."""
-        if not self._counts():
-            return
-        if self._first is None:
-            self._first = weakref.ref(optimizer)
-        if self._explicit:
-            return
-        if self._counted is None:
-            if self._recording is not None and self._recording.is_recording:
-                return  # steps of backward passes, which a first step of an optimizer does not change
-            self._counted = CountedOptimizer(optimizer)
-            self._end_step()
-        elif self._counted.ends_step(optimizer):
-            self._note_uneven_steps()
-            self._end_step()
+    def is_settled(self) -> bool:
+        """Return whether backward passes are being recorded."""
+        return self._recording is not None and self._recording.is_recording
 
-    def after_backward(self, accumulates: bool) -> None:
-        """Count a backward pass, if nothing else tells where steps end."""
-        if self._counted is not None or not self._counts() or self._explicit:
-            return
-        self._passes[accumulates] += 1
-        if self._passes[True] and not accumulates:
-            return  # autograd.grad() beside backward() is a part of a step
-        passes = self._passes[accumulates]
-        if passes >= (_PASSES_BEFORE_A_STEP if _has_optimizer() else 2):
-            self._end_step()
-            if self._recording is not None and _BY_PASSES not in self._recording.notes:
-                self._recording.notes.append(_BY_PASSES)
-
-    def _counts(self) -> bool:
+    def counts(self) -> bool:
         """Return whether what is heard counts: not in a forked child, nor where the script calls record() itself."""
-        if self.forked or self._refused:
+        if self._refused or not super().counts():
             return False
-        self._explicit = self._explicit or _EXPLICIT in sys.modules
         return latest() is None or latest() is self._recording
 
-    def _end_step(self) -> None:
-        if self._recording is None:
-            self._begin()
-            return
-        self._recording.step()
-        if self._recording.is_over:
-            leave(self)
-            self._evaluation.stop()
-
-    def end_step(self, loss: torch.Tensor | float | None = None) -> None:
-        """End a step because the script says so; from now on, optimizers do not count."""
+    def end_step(self, by: Literal["optimizer", "passes", "script"], loss: torch.Tensor | float | None = None) -> None:
+        """End a step; the first one begins the recording."""
         if self.forked or self._refused:
             return
-        self._explicit = True
-        recording = latest()
-        if recording is not None:
-            recording.step(loss)
-        else:
+        recording = latest() if by == "script" else self._recording
+        if by == "optimizer":
+            self._note_uneven_steps()
+        if recording is None:
             self._begin()
+        else:
+            recording.step(loss)
+            if recording.is_over and by != "script":
+                leave(self)
+                self._evaluation.stop()
+        recording = self._recording
+        if by == "passes" and recording is not None and _BY_PASSES not in recording.notes:
+            recording.notes.append(_BY_PASSES)
 
     def _begin(self) -> None:
         self.seen = True
@@ -212,7 +89,7 @@ class OptimizerSteps(Listener):
     def _start(self) -> None:
         self._recording = record()
         self._recording.adopted = self._adopted
-        optimizer = None if self._first is None else self._first()
+        optimizer = None if self.first is None else self.first()
         if optimizer is not None:
             if self._adopted is not None:
                 self._adopted.after_optimizer(optimizer)
@@ -221,7 +98,7 @@ class OptimizerSteps(Listener):
         self._evaluation.start()
 
     def _note_uneven_steps(self) -> None:
-        recording, counted = self._recording, self._counted
+        recording, counted = self._recording, self.counted
         if recording is None or counted is None or not counted.uneven:
             return
         note = (
@@ -230,16 +107,6 @@ class OptimizerSteps(Listener):
         )
         if note not in recording.notes:
             recording.notes.append(note)
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a child that the script forked."""
-        return os.getpid() != self.process
-
-    @property
-    def passes(self) -> int:
-        """The number of backward passes while no optimizer had stepped."""
-        return self._passes.total()
 
     def close(self, error: BaseException | None) -> None:
         """End the recording."""
@@ -263,8 +130,27 @@ class OptimizerSteps(Listener):
 
 _POLL_S = 0.05
 
-Steps = OptimizerSteps | ScriptProfilerSteps
-"""What records a script: dptrace's profiler by its optimizer's steps, or the script's own profiler."""
+
+class Steps(Protocol):
+    """What follows a script: dptrace's profiler by its optimizer's steps, the script's own profiler, or a watch."""
+
+    seen: bool
+    """Whether there was a step."""
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child that the script forked."""
+
+    @property
+    def passes(self) -> int:
+        """The number of backward passes while no optimizer had stepped."""
+
+    @property
+    def writing(self) -> bool:
+        """Whether this process writes a trace."""
+
+    def close(self, error: BaseException | None) -> None:
+        """End at the end of the program, or at the error that ended it."""
 
 
 def watch_steps() -> Steps:
@@ -279,11 +165,11 @@ def watch_steps() -> Steps:
     else:
         steps = OptimizerSteps(adopted)
         steps.install()
-    _write_before_exit(steps)
+    write_before_exit(steps)
     return steps
 
 
-def _write_before_exit(steps: Steps) -> None:
+def write_before_exit(steps: Steps) -> None:
     """Let a script that calls os._exit() write first: it skips all that Python does at exit."""
     leave, process = os._exit, os.getpid()
 

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,13 +45,17 @@ def main() -> None:
     run_program(sys.argv[0], is_module)
 
 
-def run_program(program: str, is_module: bool) -> NoReturn:
-    """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments."""
-    steps = watch_steps()
+def run_program(program: str, is_module: bool, prepare: Callable[[], Steps] = watch_steps) -> NoReturn:
+    """Run a program in this rank, record it, and end the process; ``sys.argv`` holds it and its arguments.
+
+    Args:
+        prepare: begins to follow this process, before the program runs; a module's function, for ranks it starts.
+    """
+    steps = prepare()
     torchrun = str(os.getppid()) if "TORCHELASTIC_RUN_ID" in os.environ else None
     tie_to_parent(os.environ.get(AGENT_PID_ENV, torchrun), lambda: _finishes or steps.writing)
     try:
-        code = _run(program, is_module, steps, spawn.install(program))
+        code = _run(program, is_module, steps, spawn.install(program, prepare))
     except (SystemExit, KeyboardInterrupt) as stop:
         # A signal, whose handler raises wherever Python is, while the end of the program was dealt with: that end
         # counts, unless a peer's end was its cause. Python must not end with a profiler that is on: torch crashes then.

@@ -50,6 +50,8 @@ class _Start:
     launcher: Mapping[str, str]
     """The launcher's variables of the starting process."""
     parent: int
+    prepare: Callable[[], Steps] = watch_steps
+    """Begins to follow a rank."""
 
     @property
     def is_first(self) -> bool:
@@ -140,12 +142,12 @@ class OwnRanks:
         process._target, process._kwargs = _run_process, {}
 
 
-def install(program: str) -> OwnRanks:
+def install(program: str, prepare: Callable[[], Steps] = watch_steps) -> OwnRanks:
     """Watch for ranks that the script starts itself; call this before the script runs."""
     # Without torchrun, they are the user's own, for the ranks that the script starts.
     torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     launcher = {name: value for name, value in os.environ.items() if torchrun and _LAUNCHER_VARIABLES.fullmatch(name)}
-    ranks = OwnRanks(_Start(program, launcher, os.getpid()), _SPAWN.start_processes)
+    ranks = OwnRanks(_Start(program, launcher, os.getpid(), prepare), _SPAWN.start_processes)
     if not dist.is_available():
         return ranks
     for module in (_SPAWN, torch.multiprocessing):
@@ -222,7 +224,7 @@ def _joins_own_group(start: _Start, args: Sequence[Any], keywords: Mapping[str, 
 @harmless("recording ranks that the script starts")
 def _begin_rank(start: _Start, index: int, ranks: int) -> Steps | None:
     messages.set_spawned(index, ranks)
-    steps = watch_steps()
+    steps = start.prepare()
     tie_to_parent(str(os.getppid()), lambda: steps.writing)
     return steps
 

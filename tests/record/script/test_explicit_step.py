@@ -19,11 +19,11 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Start in a process that has recorded nothing, in an empty folder."""
-    from dptrace.record.script import optimizer_steps
+    from dptrace.record import steps
 
     monkeypatch.setattr("dptrace.record.recording._latest", None)
-    monkeypatch.setattr(optimizer_steps, "_running", None)
-    monkeypatch.delitem(sys.modules, optimizer_steps._EXPLICIT, raising=False)
+    monkeypatch.setattr(steps, "_running", None)
+    monkeypatch.delitem(sys.modules, steps.EXPLICIT, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -74,7 +74,7 @@ def test_in_a_script_it_counts_instead_of_the_optimizer(folder: Path, monkeypatc
     for name, value in LauncherSettings(str(folder), "runs/x", steps=2, warmup=2, wait=0).environment().items():
         monkeypatch.setenv(name, value)
     steps = optimizer_steps.OptimizerSteps()
-    monkeypatch.setattr(optimizer_steps, "_running", steps)
+    monkeypatch.setattr("dptrace.record.steps._running", steps)
     optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=0.1)
 
     from dptrace.record import step

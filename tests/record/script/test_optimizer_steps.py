@@ -125,7 +125,7 @@ def _counted_optimizer_sgd(*parameters: Any) -> Any:
 
 
 def _counted(first: Any) -> Any:
-    from dptrace.record.script.optimizer_steps import CountedOptimizer
+    from dptrace.record.steps import CountedOptimizer
 
     return CountedOptimizer(first)
 

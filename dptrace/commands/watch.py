@@ -1,0 +1,267 @@
+"""``dptrace watch``: every step of a whole run, light; or what a watch in a folder shows."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from dptrace.commands.record import ModuleOption
+from dptrace.commands.shared.numbers import Whole
+from dptrace.commands.shared.options import check_machines, json_option, machine_options
+from dptrace.commands.shared.output import emit, json_text
+from dptrace.core.units import plural
+from dptrace.errors import UsageError
+from dptrace.record.options.command_line import STANDARD_INPUT, Program, check_program, parse_program
+from dptrace.record.processes import catch_signals
+
+if TYPE_CHECKING:
+    from dptrace.watch.follow import Follower
+    from dptrace.watch.trigger import Trigger
+
+_LONG_S = 3600.0
+_SCREEN_S = 0.5
+
+
+class _Command(click.Command):
+    """A command whose options may also follow the folder of a watch; what follows a script is the script's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words."""
+        ctx.allow_interspersed_args = bool(args) and _is_folder(args[0])
+        return super().parse_args(ctx, args)
+
+
+def _is_folder(word: str) -> bool:
+    """Return whether a word is a folder to look at, not a program."""
+    return Path(word).is_dir() and not (Path(word) / "__main__.py").exists()
+
+
+@click.command(cls=_Command)
+@click.option("-m", cls=ModuleOption, hidden=True, expose_value=False)
+@click.option("--gpus", type=Whole(1), metavar="N", help="Processes [default: one per GPU; 2 on CPU; 1 by python].")
+@click.option("-o", "--output", "out", metavar="FOLDER", help="Folder of the watch [default: runs/SCRIPT-watch].")
+@click.option("--force", is_flag=True, help="Replace an earlier watch.")
+@click.option("--every", type=Whole(0), default=0, metavar="N", help="Steps between lines [default: about 10 s].")
+@click.option("--total", type=Whole(0), default=0, metavar="N", help="Steps of the training, for the time left.")
+@click.option("--captures", type=Whole(0), default=2, metavar="M", help="Captures by itself, at most [default: 2].")
+@click.option("--capture-steps", type=Whole(1), default=5, metavar="N", help="Steps of each [default: 5].")
+@click.option("--capture", type=Whole(1), metavar="N", help="Ask the job that FOLDER watches to record N steps now.")
+@json_option
+@machine_options
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress and no verdict.")
+@click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]... | FOLDER")
+def command(script: tuple[str, ...], **options: Any) -> None:
+    """Watch each step of a training on all its ranks: who is late, in which stage, by how much and since when.
+
+    Name your own script, with everything that belongs to it after it; or write dptrace watch before the command line
+    that starts it. The script runs unchanged; the profiler records a few steps only when something happens. With the
+    FOLDER of a watch, show what is known of that run, also while it goes on.
+
+    \b
+    Examples:
+      dptrace watch --gpus 4 -o runs/x train.py --epochs 10
+      dptrace watch torchrun --nproc-per-node 4 train.py
+      dptrace watch runs/x
+      dptrace watch runs/x --capture 5
+    """
+    if len(script) == 1 and _is_folder(script[0]):
+        _look(Path(script[0]), options)
+        return
+    for name in ("capture", "as_json"):
+        if options[name]:
+            raise UsageError(f"--{name.replace('as_', '')} is for the folder of a watch, not for a script.")
+    program = parse_program(script)
+    folder = Path(os.path.abspath(options["out"] or f"runs/{program.name}-watch"))
+    if program.launcher:
+        _start_launcher(program, folder, options)
+    check_program(program)
+    check_machines(options)
+    _launch(program, folder, options)
+
+
+def _words(folder: Path, options: dict[str, Any]) -> list[str]:
+    """Return the options of ``python -m dptrace.watch``."""
+    words = ["-o", str(folder), "--every", str(options["every"]), "--captures", str(options["captures"])]
+    words += ["--capture-steps", str(options["capture_steps"])]
+    return words + ["--force"] * options["force"] + ["--quiet"] * options["quiet"]
+
+
+def _start_launcher(program: Program, folder: Path, options: dict[str, Any]) -> NoReturn:
+    """Become the launcher that the user names, whose ranks watch themselves."""
+    for name in ("gpus", "nnodes", "node_rank", "rdzv_endpoint"):
+        if options[name] not in (None, 1):
+            raise UsageError(f"--{name.replace('_', '-')} is for a script that dptrace starts itself.")
+    check_program(program)
+    line = [*program.launcher[:-1], "dptrace.watch", *_words(folder, options), *program.words]
+    try:
+        os.execvp(line[0], line)
+    except OSError as error:
+        raise UsageError(f"{line[0]} cannot be started: {error.strerror or error}.") from None
+
+
+def _launch(program: Program, folder: Path, options: dict[str, Any]) -> None:
+    from dptrace.record.launch.launcher import launch, local_gpu_count
+    from dptrace.record.launch.torchrun import Launch
+    from dptrace.record.processes import Interrupted
+    from dptrace.watch.folder import check_folder
+
+    gpus, count = local_gpu_count(), options["gpus"]
+    if program.is_python and count is None:
+        count = 1  # as the command line without dptrace
+    if gpus and count is not None and count > gpus:
+        raise UsageError(f"--gpus {count}: this machine has only {gpus}.")
+    count = count or gpus or 2
+    if program.target == STANDARD_INPUT and count > 1:
+        raise UsageError("A script on standard input is one process. Save it to a file to watch several.")
+    node_rank = options["node_rank"] or 0
+    if not node_rank:
+        check_folder(folder, options["force"])
+    if not (gpus or options["quiet"]):
+        click.echo(f"No GPU found: watching {plural(count, 'process', 'processes')} on CPU.", err=True)
+    reader = Reader(folder, options)
+    job = Launch(
+        show_output=not reader.is_live,
+        out=folder / "job",
+        force=False,
+        script=Path(program.target),
+        arguments=program.arguments,
+        processes=count,
+        mode=None,
+        trigger="SIGUSR2",
+        nnodes=options["nnodes"],
+        node_rank=node_rank,
+        endpoint=options["rdzv_endpoint"],
+        command=["dptrace", *sys.argv[1:]],
+        is_module=program.is_module,
+        python_options=program.python_options,
+        runner=("dptrace.watch", "--launched", *_words(folder, options | {"force": False})),
+    )
+    with catch_signals():
+        if not node_rank:
+            reader.start()
+        try:
+            launch(job, Silent())
+        except Interrupted as stopped:
+            reader.finish()
+            sys.exit(stopped.exit_code)
+        except BaseException:
+            reader.finish()
+            raise
+        reader.finish()
+
+
+class Silent:
+    """A reporter of a launch that tells errors only: the watch tells the rest."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def state(self, text: str) -> None:
+        """Say nothing."""
+
+    def recorded(self, info: dict[str, Any], goes_on: bool) -> None:
+        """Say nothing."""
+
+    def measured(self, info: dict[str, Any]) -> None:
+        """Say nothing."""
+
+    def message(self, text: str) -> None:
+        """Say nothing."""
+
+    def error(self, text: str) -> None:
+        """Say that the launcher could not do something."""
+        click.echo(text, err=True)
+
+
+class Reader(threading.Thread):
+    """Reads the ranks' files while dptrace's launcher waits for them."""
+
+    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+        super().__init__(name="dptrace_watch", daemon=True)
+        self._folder, self._options, self._goes_on = folder, options, True
+        self.is_live = sys.stderr.isatty() and sys.stdout.isatty() and not (options["quiet"] or options["every"])
+        """Whether a screen shows the job; rank 0's output then goes through it."""
+
+    def run(self) -> None:
+        """Follow the job, and say how it was."""
+        from dptrace.watch.follow import Follower, follow
+        from dptrace.watch.trigger import Trigger
+
+        options = self._options
+        trigger = Trigger(self._folder, options["captures"], options["capture_steps"])
+        trigger.signalled = self._folder / ".job.recording"
+        follower = Follower(self._folder, trigger)
+        if self.is_live:
+            self._show(follower, trigger)
+        else:
+            follow(follower, lambda: self._goes_on, options["every"], self._tell, not options["quiet"])
+        text = follower.finish()
+        if not options["quiet"]:
+            self._tell("\n".join(text))
+
+    def _show(self, follower: Follower, trigger: Trigger) -> None:
+        """Draw the screen until the job ends."""
+        from dptrace.record.messages import rank_log
+        from dptrace.watch.screen import LiveScreen
+
+        output = rank_log(self._folder / ".job.recording", 0)
+        with LiveScreen(follower, output, self._options["total"]) as live:
+            trigger.say = live.say
+            while self._goes_on:
+                time.sleep(_SCREEN_S)
+                follower.poll()
+                live.update()
+
+    def _tell(self, text: str) -> None:
+        if text:
+            click.echo(text, err=True)
+
+    def finish(self) -> None:
+        """Let it read the rest and say how the run was."""
+        self._goes_on = False
+        if self.ident is not None:
+            self.join(_LONG_S)
+
+
+def _look(folder: Path, options: dict[str, Any]) -> None:
+    """Show what is known of a watch; ask it for a capture."""
+    from dptrace.watch.follow import Follower
+    from dptrace.watch.records import rank_files
+    from dptrace.watch.trigger import request
+
+    if not rank_files(folder):
+        raise UsageError(f"{folder} holds no watch: no file rank*.steps. Begin one: dptrace watch -o FOLDER train.py")
+    follower = Follower(folder)
+    follower.poll()
+    running = not follower.has_ended()
+    if options["capture"]:
+        if not running:
+            raise UsageError(f"{folder}: the job has ended; nothing can be recorded any more.")
+        request(folder, options["capture"])
+        click.echo(f"Asked for {options['capture']} steps; they will be in {folder}/capture1, capture2 …", err=True)
+        return
+    content = follower.summary()
+    if running and sys.stdout.isatty() and sys.stderr.isatty() and not options["as_json"]:
+        from dptrace.watch.screen import LiveScreen
+
+        with LiveScreen(follower, total=options["total"]) as live:
+            while not follower.has_ended():
+                live.update()
+                time.sleep(_SCREEN_S)
+                follower.poll()
+        content = follower.summary()
+    if options["as_json"]:
+        emit(json_text(content), None)
+        return
+    from dptrace.watch.verdict import lines
+
+    click.echo("\n".join(lines(content)))
+    if running:
+        age = time.time() - max(file.path.stat().st_mtime for file in follower.merger.files.values())
+        click.echo(f"The job goes on; its last step ended {age:.0f} s ago.", err=True)

@@ -1,0 +1,64 @@
+"""Watch a script in the ranks that any launcher starts: ``torchrun … -m dptrace.watch [OPTIONS] train.py …``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dptrace.errors import DptraceError
+from dptrace.record.options.command_line import Program, check_program
+
+_LOCAL_RANK = ("--local_rank=", "--local-rank=")
+"""What deepspeed and torch.distributed.launch put before all other words, for the script."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="LAUNCHER … -m dptrace.watch",
+        description="Watch each step of a script in each rank; the launcher is torchrun, accelerate launch, srun …",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="folder of the watch [default: runs/SCRIPT-watch]")
+    parser.add_argument("--force", action="store_true", help="replace an earlier watch")
+    parser.add_argument("--every", type=int, default=0, metavar="N", help="steps between lines [default: about 10 s]")
+    parser.add_argument("--captures", type=int, default=2, metavar="M", help="at most M by itself [default: 2]")
+    parser.add_argument("--capture-steps", type=int, default=5, metavar="N", help="steps of each [default: 5]")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no verdict")
+    parser.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)  # by dptrace watch, which reads
+    parser.add_argument("-m", dest="is_module", action="store_true", help="the script is the name of a module")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
+    return parser
+
+
+def main() -> None:
+    """Read the options before the script, and run it as one rank."""
+    words = sys.argv[1:]
+    ranks = [word for word in words[:1] if word.startswith(_LOCAL_RANK)]
+    parser = _parser()
+    given = parser.parse_args(words[len(ranks) :])
+    program = Program(given.script, given.is_module)
+    folder = Path(os.path.abspath(given.output or f"runs/{program.name}-watch"))
+    variables = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    rank = next((os.environ[name] for name in variables if name in os.environ), "0")
+    from dptrace.record.script.runner import run_program
+    from dptrace.watch.folder import check_folder
+    from dptrace.watch.session import Settings, prepare_rank
+
+    try:
+        if min(given.every, given.captures, given.capture_steps - 1) < 0:
+            parser.error("--every and --captures are 0 or more, --capture-steps is 1 or more")
+        check_program(program)
+        if rank == "0" and not given.launched and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+            check_folder(folder, given.force)
+    except DptraceError as error:
+        parser.exit(error.exit_code, f"Error: {error}\n" if rank == "0" else "")  # once
+    Settings(str(folder), given.every, not given.launched, given.quiet, given.captures, given.capture_steps).set()
+    sys.argv = [given.script, *ranks, *given.arguments]
+    run_program(given.script, given.is_module, prepare_rank)
+
+
+if __name__ == "__main__":
+    main()

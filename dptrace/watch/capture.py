@@ -1,0 +1,101 @@
+"""Captures in a rank: the next steps are recorded with the profiler, as a run of its own, while the job goes on.
+
+Who asks writes ``request-N.json`` into the watch's folder. Rank 0 finds it and tells the others from which step on
+through the key-value store that the ranks share, so that all begin at the same step without a collective.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from dptrace.record import messages
+from dptrace.record.distributed import RankStore
+from dptrace.record.options.catalog import Schedule
+from dptrace.record.output import StandaloneOutput
+from dptrace.record.recording import Recording, latest
+from dptrace.record.windows import Plan, Request, WindowRequests, recorded_windows
+
+_POLL_NS = 1_000_000_000
+"""How often a rank looks for requests: in the store each look takes about 0.1 ms."""
+_LEAD_S = 2.5
+_WARMUP = 2
+
+
+def capture_folder(folder: Path, number: int) -> Path:
+    """Return the run of a capture; captures count from 1."""
+    return folder / f"capture{number}"
+
+
+class Captures:
+    """The captures of this rank; :meth:`step` is called at the end of each of its steps."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.recording: Recording | None = None
+        self._output: StandaloneOutput | None = None
+        self._requests: WindowRequests | None = None
+        self._asked: Request | None = None
+        self._count = 0
+        self.next_look = time.perf_counter_ns() + _POLL_NS
+        """When to look for requests, by ``time.perf_counter_ns``."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether each step matters: the profiler is on, or will be at a certain step."""
+        return self._asked is not None or self.is_profiling
+
+    @property
+    def is_profiling(self) -> bool:
+        """Whether the profiler may be on."""
+        return self.recording is not None and not self.recording.is_over
+
+    @property
+    def writing(self) -> bool:
+        """Whether a trace is being written."""
+        return self._output is not None and bool(self._output.writing)
+
+    def step(self, next_step: int) -> None:
+        """Record, if that is asked for; *next_step* is about to begin."""
+        if self.recording is not None and not self.recording.is_over:
+            self.recording.step()
+            return
+        if self._asked is not None:
+            if next_step >= self._asked.first:
+                self._begin(self._asked)
+            return
+        self.next_look = time.perf_counter_ns() + _POLL_NS
+        if self.recording is not None:
+            if self.writing:
+                return
+            self.close(None)
+        self._asked = self._poll(next_step)
+
+    def _poll(self, next_step: int) -> Request | None:
+        if self._requests is None:
+            if messages.world_size() > 1 and not (dist.is_available() and dist.is_initialized()):
+                return None  # the ranks share no store
+            self._requests = WindowRequests(self._folder, RankStore("watch"), 0, _LEAD_S)
+        return self._requests.poll(next_step)
+
+    def _begin(self, asked: Request) -> None:
+        self._asked = None
+        self._count += 1
+        running: Any = latest()
+        if running is not None and running.is_running:
+            return  # the script records itself
+        path = capture_folder(self._folder, self._count)
+        schedule = Schedule.of(asked.steps or 5, _WARMUP, 0)
+        plan = Plan(schedule, tuple(recorded_windows(schedule)), messages.LauncherSettings("", str(path), quiet=True))
+        self._output = StandaloneOutput(path, False, RankStore(f"watch{self._count}"), quiet=True)
+        self.recording = Recording(plan, self._output)
+        self.recording.__enter__()
+
+    def close(self, error: BaseException | None) -> None:
+        """End a capture, early or not."""
+        recording, self.recording = self.recording, None
+        if recording is not None:
+            recording.close(error)

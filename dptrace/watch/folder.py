@@ -1,0 +1,37 @@
+"""The folder of a watch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from dptrace.errors import UsageError
+
+
+def check_folder(folder: Path, force: bool = False) -> None:
+    """Check that a watch may write here; with *force*, remove the files of an earlier one.
+
+    Raises:
+        UsageError: it may not.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UsageError(f"{folder} exists and is not a folder. Choose another -o.")
+    names = ("rank*.steps", "rank*.calls", "rank*.ended", "request-*.json", "capture*.json", "summary.json")
+    own = [path for name in (*names, "trends.npz") for path in folder.glob(name)]
+    if own and not force:
+        raise UsageError(f"{folder} already contains a watch. Replace it with --force, or choose another -o.")
+    kept = own_folders(folder)
+    if left := next(iter(sorted({*folder.iterdir()} - {*own, *kept})), None):
+        raise UsageError(f"{folder} contains {left.name}, which is not of dptrace watch. Choose another -o.")
+    for path in own:
+        path.unlink(missing_ok=True)
+    for path in kept:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def own_folders(folder: Path) -> list[Path]:
+    """Return the captures in the folder of a watch, and what its launcher has left."""
+    return [path for path in folder.iterdir() if re.fullmatch(r"capture\d+(-failed)?|\.job\.recording", path.name)]

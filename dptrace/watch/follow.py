@@ -1,0 +1,188 @@
+"""Read the files of a job's ranks while it runs: lines of progress, captures, and the verdict at the end.
+
+``python -m dptrace.watch.follow SETTINGS PROCESS`` does so for the job whose rank 0 is that process. It is a process
+of its own, or a thread of dptrace's launcher: nothing of it runs in a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dptrace.core.units import duration
+from dptrace.record.processes import is_running
+from dptrace.record.safety import say
+from dptrace.watch.account import Batch, Merger
+from dptrace.watch.records import STAGES, RankFile, rank_path
+from dptrace.watch.trigger import Trigger
+from dptrace.watch.verdict import Totals, lines, summary, write_summary
+
+_POLL_S = 0.5
+_LINE_S = 10.0
+_WRITE_S = 30.0
+_RECENT = 8
+"""Batches that a screen shows."""
+_PEERS_S = 5.0
+"""How long ranks may take to end after the first one."""
+
+
+class Follower:
+    """What is known of a job from its files.
+
+    Args:
+        trigger: asks for captures; None to only look on.
+    """
+
+    def __init__(self, folder: Path, trigger: Trigger | None = None) -> None:
+        self.folder, self.trigger = folder, trigger
+        self.merger, self.totals = Merger(folder), Totals(())
+        self.recent: deque[Batch] = deque(maxlen=_RECENT)
+        self.listeners: list[Callable[[Follower, Batch], None]] = []
+        """Called with the steps that are new, such as exporters."""
+        self._written = time.monotonic()
+
+    def poll(self) -> bool:
+        """Read what is new; return whether there were steps."""
+        if self.merger.look():
+            self.merger, self.totals = Merger(self.folder), Totals(())
+            self.merger.look()
+        if not self.merger.is_complete and not self.totals.steps and not self._has_waited():
+            return False  # ranks whose files appear a moment later
+        new = False
+        for batch in self.merger.batches():
+            if batch.ranks != self.totals.ranks:
+                self.totals = Totals(batch.ranks)
+            new = True
+            added = self.totals.add(batch)
+            if added is not None:
+                self.recent.append(added)
+                for listener in self.listeners:
+                    listener(self, added)
+            if self.trigger is not None:
+                self.trigger.look(added, self.totals)
+        if self.trigger is not None:
+            self.trigger.poll(self.totals.last_step)
+            if time.monotonic() > self._written + _WRITE_S:
+                self.write()
+        return new
+
+    def _has_waited(self) -> bool:
+        files = self.merger.files.values()
+        return any(time.time_ns() - file.unix_ns > _PEERS_S * 1e9 for file in files) or self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Return whether all ranks whose files are here have ended."""
+        return bool(self.merger.files) and all(self._rank_ended(file) for file in self.merger.files.values())
+
+    def _rank_ended(self, file: RankFile) -> bool:
+        gone = file.host == platform.node() and not is_running(file.process)
+        return gone or rank_path(self.folder, file.rank, "ended").exists()
+
+    def lost_ranks(self) -> dict[int, int]:
+        """Return the ranks that ended without a word, with their last steps."""
+        reached = self.merger.reached
+        return {
+            rank: reached[rank]
+            for rank, file in self.merger.files.items()
+            if not rank_path(self.folder, rank, "ended").exists() and self._rank_ended(file)
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return what is known so far."""
+        captures = [] if self.trigger is None else self.trigger.told()
+        lost = {str(rank): step for rank, step in self.lost_ranks().items()}
+        return summary(self.totals, self.merger, captures) | {"lost_ranks": lost}
+
+    def write(self) -> dict[str, Any]:
+        """Write summary.json and trends.npz, and return the former's content."""
+        self._written = time.monotonic()
+        content = self.summary()
+        with suppress(OSError):  # the folder may be gone, or the disk full
+            write_summary(self.folder, content)
+            courses = {
+                **self.totals.length_course.arrays("step"),
+                **self.totals.late_course.arrays("late"),
+                **self.totals.rank_course.arrays("own"),
+            }
+            path = self.folder / ".trends.npz"
+            np.savez(path, ranks=self.totals.ranks, width=self.totals.length_course.width, **courses)
+            path.replace(self.folder / "trends.npz")
+        return content
+
+    def finish(self) -> list[str]:
+        """Read the rest, let captures be analyzed, and return the verdict."""
+        until = time.monotonic() + _PEERS_S
+        while not self.has_ended() and time.monotonic() < until:
+            time.sleep(0.1)
+        self.poll()
+        if self.trigger is not None:
+            self.trigger.finish()
+        if not self.merger.files:
+            return []
+        text = lines(self.write())
+        text += [
+            f"lost    rank {rank} ended without a word after step {step:,}" for rank, step in self.lost_ranks().items()
+        ]
+        return [*text[:10], f"Next: dptrace watch {os.path.relpath(self.folder)}"]
+
+    def line(self) -> str:
+        """Return a line about the last steps."""
+        if not self.recent:
+            return f"step {self.totals.last_step:,}"
+        last = self.recent[-1]
+        text = f"step {self.totals.last_step:,}  {duration(float(np.median(last.length.max(0))))}"
+        text += f" (median {duration(self.totals.typical_ns)})"
+        if last.late is not None:
+            mean = last.late.mean(1)
+            rank, stage = np.unravel_index(int(mean.argmax()), mean.shape)
+            if mean[rank, stage] > max(1e6, 0.03 * self.totals.typical_ns):
+                who = f"rank {last.ranks[rank]} in {STAGES[stage]}"
+                text += f"  late: {who}, {duration(float(mean[rank, stage]))} per step"
+        return text
+
+
+def follow(
+    follower: Follower, goes_on: Callable[[], bool], every: int, tell: Callable[[str], None], show: bool = True
+) -> None:
+    """Follow a job until it ends, and tell a line now and then."""
+    told_step, told_at, began = 0, time.monotonic(), False
+    while goes_on() and not follower.has_ended():
+        time.sleep(_POLL_S)
+        if not follower.poll() or not show:
+            continue
+        due = time.monotonic() > told_at + _LINE_S or not began
+        if follower.totals.steps and (follower.totals.last_step >= told_step + every if every else due):
+            told_step, told_at, began = follower.totals.last_step, time.monotonic(), True
+            tell(f"dptrace watch: {follower.line()}")
+
+
+def settings_trigger(settings: Mapping[str, Any]) -> Trigger:
+    """Return what asks for captures, as settings want it."""
+    return Trigger(Path(settings["folder"]), settings["captures"], settings["steps"])
+
+
+def main() -> None:
+    """Follow the job of a rank 0."""
+    settings, parent = json.loads(sys.argv[1]), int(sys.argv[2])
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    follower = Follower(Path(settings["folder"]), settings_trigger(settings))
+    follow(follower, lambda: os.getppid() == parent, settings["every"], say, not settings["quiet"])
+    text = follower.finish()
+    if not settings["quiet"] and text:
+        say("\n".join(text))
+
+
+if __name__ == "__main__":
+    main()

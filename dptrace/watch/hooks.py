@@ -1,0 +1,454 @@
+"""What a watch hears of a training: the stages of each step, and when this rank enters and leaves collectives.
+
+A stage is the innermost one that runs: ``data`` while the script waits for its loader, ``forward`` in an outermost
+module that trains, ``backward``, ``optimizer``, and ``other`` between them. Time in which the rank is blocked in a
+collective, a send or a receive belongs to no stage's own time. All times are the host's. Where steps and backward
+passes end is known from :mod:`dptrace.record.steps` and :mod:`dptrace.record.hooks`.
+
+A collective is seen at the methods of torch's process groups, which all of ``torch.distributed`` goes through;
+what DistributedDataParallel exchanges in C++ is seen as one collective, from when this rank's gradients are computed to
+the end of backward. Functional collectives, as in compiled graphs and DTensor, are not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, dataloader
+
+from dptrace.record import safety
+from dptrace.record.hooks import Arguments, in_backward, leave, listen
+from dptrace.record.safety import harmless, replace
+from dptrace.record.steps import StepEnds
+from dptrace.watch.records import (
+    BACKWARD,
+    CALL,
+    COLLECTIVE,
+    DATA,
+    FORWARD,
+    GROUP,
+    ONE_WAY,
+    OPTIMIZER,
+    OTHER,
+    RECEIVE,
+    SEND,
+)
+
+_SYNCHRONIZING = (
+    *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_coalesced"),
+    *("allgather_into_tensor_coalesced", "all_gather_single", "all_gather_single_coalesced"),
+    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "all_to_all_single"),
+    *("barrier", "monitored_barrier"),
+)
+_METHODS = {
+    **dict.fromkeys(_SYNCHRONIZING, COLLECTIVE),
+    **dict.fromkeys(("broadcast", "reduce", "gather", "scatter"), ONE_WAY),
+    "send": SEND,
+    **dict.fromkeys(("recv", "recv_anysource"), RECEIVE),
+}
+"""The methods of a process group, some only in some versions of torch."""
+_LEARNED_AFTER = 400
+"""Calls of modules after which the outermost classes count as known; then inner modules cost nothing."""
+_MOST_PENDING = 512
+_FULL = 1 << 16
+now = time.perf_counter_ns
+
+
+class Taps(StepEnds):
+    """Adds up the stages of this rank's steps and hears its collectives, between :meth:`start` and :meth:`stop`.
+
+    A subclass says what happens at the end of a step, in :meth:`end_step`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on = False
+        self.stage, self.last = OTHER, now()
+        self.own, self.blocked = [0] * 5, [0] * 5
+        """Of each stage, ns since the start."""
+        self.step = 0
+        self.items, self.are_tokens = 0, False
+        self.calls = bytearray()
+        """Records of calls that are not written yet."""
+        self._thread = get_ident()
+        self._depth = 0
+        self._stages: list[int] = []
+        """The stages around the optimizer's steps that run."""
+        self._sequences = Counter[Any]()
+        self._groups: dict[str, tuple[int, list[int]]] = {}
+        self._pending: dict[int, tuple[Any, ...] | None] = {}
+        """Collectives that were called and not waited for, by the id of their Work."""
+        self._ddp_groups: dict[int, int] = {}
+        self._ddp: int | None = None
+        """The group of the DDP module whose backward comes next and will exchange gradients."""
+        self._drained: list[int] = []
+        self._handle: Any = None
+        self._before_backward = OTHER
+        self._left_to_learn = self._relearn_at = 0
+        self._forwards = 0
+        self._roots: dict[type[nn.Module], Callable[[], None]] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin to hear."""
+        self.on, self.last = True, now()
+        listen(self)
+        self._wrap_loader()
+        self._learn()
+        if dist.is_available():
+            self._wrap_groups()
+
+    def stop(self) -> None:
+        """Hear no more, and take all hooks off."""
+        self.on = False
+        leave(self, at_once=not in_backward())
+        self._forget_roots()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def fail(self, error: Exception) -> None:
+        """Turn the watch off, and say so: its errors must not reach the user's code."""
+        if self.on:
+            self.on = False
+            safety.say(f"dptrace: the watch failed and is off ({type(error).__name__}: {error}); the training goes on.")
+
+    # Stages.
+
+    def enter(self, stage: int) -> int:
+        """Begin a stage, and return the one around it."""
+        time_ns, around = now(), self.stage
+        self.own[around] += time_ns - self.last
+        self.last, self.stage = time_ns, stage
+        return around
+
+    def leave(self, around: int) -> None:
+        """End a stage; return to the one around it."""
+        time_ns = now()
+        self.own[self.stage] += time_ns - self.last
+        self.last, self.stage = time_ns, around
+
+    def hears(self) -> bool:
+        """Return whether this thread is the one that trains."""
+        return self.on and get_ident() == self._thread
+
+    def _wrap_loader(self) -> None:
+        taps, iterator = self, dataloader._BaseDataLoaderIter
+        fetch, begin = iterator.__next__, DataLoader.__iter__
+
+        @functools.wraps(fetch)
+        def next_batch(self: Any) -> Any:
+            if not taps.hears() or taps.stage == DATA:
+                return fetch(self)
+            around = taps.enter(DATA)
+            try:
+                batch = fetch(self)
+            finally:
+                taps.leave(around)
+            taps.count_items(self, batch)
+            return batch
+
+        @functools.wraps(begin)
+        def begin_epoch(self: Any) -> Any:
+            if not taps.hears():
+                return begin(self)
+            around = taps.enter(DATA)
+            try:
+                return begin(self)
+            finally:
+                taps.leave(around)
+
+        self._undo += [replace((iterator,), "__next__", next_batch), replace((DataLoader,), "__iter__", begin_epoch)]
+
+    def count_items(self, iterator: Any, batch: Any) -> None:
+        """Count the tokens of a batch of token ids, else its samples."""
+        try:
+            if isinstance(batch, torch.Tensor | list | tuple) or "input_ids" not in batch:
+                self.items += iterator._index_sampler.batch_size or 0
+            else:
+                self.items, self.are_tokens = self.items + batch["input_ids"].numel(), True
+        except Exception:  # a dataset of batches, or an iterator of another library
+            return
+
+    # Forward: the classes of outermost modules are learnt from the first calls, then only these are wrapped.
+
+    def _learn(self) -> None:
+        if self._left_to_learn:
+            return
+        self._left_to_learn = _LEARNED_AFTER
+        taps, original = self, nn.Module.__call__
+
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(self, *args, **kwargs)
+            if taps._depth or not taps.hears():
+                taps._left_to_learn -= 1
+                return original(self, *args, **kwargs)
+            result = taps.forward(original, self, args, kwargs)
+            if taps._left_to_learn <= 0:
+                taps.wrap_roots()
+            return result
+
+        self._undo_learning = replace((nn.Module,), "__call__", functools.wraps(original)(call))
+        self._undo.append(self._undo_learning)
+
+    def forward(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call an outermost module as a forward; one that evaluates is none."""
+        grad = torch.is_grad_enabled()
+        if not (grad or module.training):
+            return original(module, *args, **kwargs)
+        around = self.enter(FORWARD)
+        self._depth = 1
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self._depth = 0
+            self.leave(around)
+            self._forwards += 1
+            if self._left_to_learn > 0:
+                self._left_to_learn -= 1
+                self._roots.setdefault(type(module), lambda: None)
+            if isinstance(module, DistributedDataParallel):
+                self._after_ddp(module, grad)
+
+    def _after_ddp(self, module: DistributedDataParallel, grad: bool) -> None:
+        try:
+            if not (grad and module.require_backward_grad_sync):
+                self._ddp = None
+                return
+            self._ddp = self._ddp_groups.get(id(module))
+            if self._ddp is None:
+                self._ddp = self._ddp_groups[id(module)] = self.group(module.process_group, "ddp")
+        except Exception as error:
+            self.fail(error)
+
+    @harmless("learning the outermost modules")
+    def wrap_roots(self) -> None:
+        """Wrap only the classes of outermost modules from now on."""
+        self._left_to_learn = 0
+        self._undo_learning()
+        for kind in self._roots:
+            self._roots[kind] = self._wrap_root(kind)
+
+    def _wrap_root(self, kind: type[nn.Module]) -> Callable[[], None]:
+        taps, original, inherited = self, kind.__call__, "__call__" not in vars(kind)
+
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or taps._depth or not taps.hears():
+                return original(self, *args, **kwargs)
+            return taps.forward(original, self, args, kwargs)
+
+        wrapped = functools.wraps(original)(call)
+        setattr(kind, "__call__", wrapped)  # noqa: B010  # mypy
+
+        def undo() -> None:
+            if vars(kind).get("__call__") is not wrapped:
+                return  # what other code has wrapped since stays as it is
+            if inherited:
+                del kind.__call__
+            else:
+                setattr(kind, "__call__", original)  # noqa: B010
+
+        return undo
+
+    def _forget_roots(self) -> None:
+        for undo in self._roots.values():
+            undo()
+        self._roots.clear()
+
+    def _learn_again(self) -> None:
+        """Learn the outermost modules again after a step without forward: the script may have another model now."""
+        if not self._left_to_learn and self.step >= self._relearn_at:
+            self._relearn_at = 2 * self.step + 8
+            self._forget_roots()
+            self._learn()
+
+    # Backward and optimizer, heard through the recorder's hooks.
+
+    def before_backward(self, tensors: Any, accumulates: bool) -> None:
+        """Begin the stage; find out when this rank has computed its gradients, before DDP waits for the others'."""
+        if not self.on:
+            return
+        self._before_backward = self.enter(BACKWARD)
+        loss = tensors[0] if isinstance(tensors, tuple) and tensors else tensors
+        if self._ddp is None or not isinstance(loss, torch.Tensor) or not loss.requires_grad or _is_compiled():
+            return
+        self._drained.clear()
+        # Queued before DDP's own callback, so it runs before that one waits for the buckets.
+        self._handle = loss.register_hook(self._queue)  # type: ignore[no-untyped-call]
+
+    def _queue(self, gradient: Any) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(self._drain)
+
+    def _drain(self) -> None:
+        self._drained.append(now())
+
+    def after_backward(self, accumulates: bool) -> None:
+        """End the stage."""
+        if self.on and self.stage == BACKWARD:
+            if self._handle is not None:
+                self._end_ddp()
+            self.leave(self._before_backward)
+        super().after_backward(accumulates)
+
+    def _end_ddp(self) -> None:
+        time_ns = now()
+        self._handle.remove()
+        self._handle = None
+        if self._drained and self._ddp is not None and self._drained[-1] >= self.last:
+            arrival = self._drained[-1]
+            self.own[BACKWARD] += arrival - self.last
+            self.blocked[BACKWARD] += time_ns - arrival
+            self.last = time_ns
+            self._write(COLLECTIVE, BACKWARD, self._ddp, self._next(self._ddp), -1, arrival, arrival, time_ns)
+        self._ddp = None
+
+    def before_optimizer(self, optimizer: Any, arguments: Arguments) -> Arguments | None:
+        """Begin the stage."""
+        if self.on:
+            self._stages.append(self.enter(OPTIMIZER))
+        return None
+
+    def after_optimizer(self, optimizer: Any) -> None:
+        """End the stage, and perhaps the step."""
+        if self.on and self._stages:
+            self.leave(self._stages.pop())
+        super().after_optimizer(optimizer)
+
+    def end_step(self, by: Literal["optimizer", "passes", "script"], loss: Any = None) -> None:
+        """End a step."""
+        self.step += 1
+        if not self._forwards:
+            self._learn_again()
+        self._forwards = 0
+        if not in_backward():  # an error that the script has caught may have left something open
+            self._thread, self.stage, self._depth = get_ident(), OTHER, 0
+            self._stages.clear()
+        if len(self._pending) > _MOST_PENDING:
+            self._pending.clear()
+
+    # Collectives, sends and receives.
+
+    def _wrap_groups(self) -> None:
+        for name, kind in _METHODS.items():
+            if hasattr(dist.ProcessGroup, name):
+                self._undo.append(self._wrap_method(name, kind))
+        taps, work = self, dist.Work
+        original = work.wait
+
+        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            call = taps._pending.pop(id(self), None)
+            if call is None or not taps.on:
+                return original(self, *args, **kwargs)
+            began = now()
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                taps.end_call(call, began)
+
+        self._undo.append(_replace_method(work, "wait", wait))
+
+    def _wrap_method(self, name: str, kind: int) -> Callable[[], None]:
+        taps, original = self, getattr(dist.ProcessGroup, name)
+
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not taps.on or not (get_ident() == taps._thread or in_backward()):
+                return original(self, *args, **kwargs)
+            call = taps.begin_call(kind, self, args)
+            work = original(self, *args, **kwargs)
+            if work is None:
+                taps.end_call(call, now())
+            else:
+                taps._pending[id(work)] = call
+            return work
+
+        return _replace_method(dist.ProcessGroup, name, method)
+
+    def begin_call(self, kind: int, group: Any, args: Any) -> tuple[Any, ...] | None:
+        """Take the time of a call, and this rank's own time up to it."""
+        try:
+            name = group.group_name
+            known = self._groups.get(name)
+            if known is None:
+                self.group(group)
+                known = self._groups[name]
+            number, peer = known[0], -1
+            if kind == COLLECTIVE:
+                sequence = self._sequences[number] = self._sequences[number] + 1
+            elif kind == ONE_WAY:
+                sequence = 0
+            else:
+                peer = known[1][args[1]] if len(args) > 1 and isinstance(args[1], int) else -1
+                sequence = self._next((kind, number, peer))
+            time_ns = now()
+            self.own[self.stage] += time_ns - self.last
+            self.last = time_ns
+            return (kind, self.stage, number, self.step, sequence, peer, time_ns), (*self.own,)
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    def end_call(self, call: tuple[Any, ...] | None, began: int) -> None:
+        """Write a call for which the rank has waited since *began*."""
+        if call is None:
+            return
+        time_ns = now()
+        self.own[self.stage] += began - self.last
+        self.blocked[self.stage] += time_ns - began
+        self.last = time_ns
+        self.calls += CALL.pack(*call[0], began, time_ns, *call[1])
+        if len(self.calls) > _FULL:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the calls; a subclass says where to."""
+
+    def _write(self, kind: int, stage: int, group: int, sequence: int, peer: int, *times: int) -> None:
+        self.calls += CALL.pack(kind, stage, group, self.step, sequence, peer, *times, *self.own)
+
+    def _next(self, key: Any) -> int:
+        self._sequences[key] += 1
+        return self._sequences[key]
+
+    def group(self, group: Any, what: str = "") -> int:
+        """Return the number of a group; what DDP exchanges in it has a number of its own."""
+        name = f"{what}{group.group_name}"
+        if name not in self._groups:
+            ranks = dist.get_process_group_ranks(group)
+            number = zlib.crc32(f"{name}:{ranks}".encode()) % 65_000
+            self._groups[name] = number, ranks
+            self._write(GROUP, OTHER, number, len(ranks), group.rank(), 0, 0, 0)
+        return self._groups[name][0]
+
+
+def _is_compiled() -> bool:
+    """Return whether compiled autograd traces backward passes, and so would the hook on a loss."""
+    compiled = getattr(torch._dynamo, "compiled_autograd", None) if hasattr(torch, "_dynamo") else None
+    return bool(getattr(compiled, "compiled_autograd_enabled", False))
+
+
+def _replace_method(kind: Any, name: str, wrapped: Callable[..., Any]) -> Callable[[], None]:
+    """Put a method in place of one of torch's C++ classes, which may inherit it."""
+    original, inherited = getattr(kind, name), name not in vars(kind)
+    wrapped.__name__, wrapped.__doc__ = name, original.__doc__
+    setattr(kind, name, wrapped)
+
+    def undo() -> None:
+        if vars(kind).get(name) is wrapped:
+            if inherited:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, original)
+
+    return undo

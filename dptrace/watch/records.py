@@ -1,0 +1,199 @@
+"""The files of a watch: two per rank, of fixed-size records behind a header of 4 KiB, only ever appended to.
+
+``rank0003.steps`` has a record for each step, ``rank0003.calls`` one for each collective and each send or receive. Both
+are little-endian and have no padding. The header is JSON, filled up with spaces; ``numpy.fromfile(path, dtype,
+offset=4096)`` reads the rest, up to the last whole record. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dptrace.errors import DptraceError
+
+STAGES = ("data", "forward", "backward", "optimizer", "other")
+DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(5)
+COLLECTIVE, SEND, RECEIVE, GROUP, ONE_WAY = range(1, 6)
+"""Kinds of calls. GROUP introduces a group; a ONE_WAY collective (broadcast, gather …) lets some ranks leave early."""
+PROFILED, TOKENS = 1, 2
+"""Flags of a step: the profiler recorded it; its items are tokens."""
+
+FORMAT, HEADER = "dptrace-watch 1", 4096
+STEP = struct.Struct("<IIqq5q5qqq")
+CALL = struct.Struct("<BBHIIiqqq5q")
+STEP_TYPE = np.dtype(
+    [
+        *(("step", "<u4"), ("flags", "<u4"), ("begin_ns", "<i8"), ("end_ns", "<i8")),
+        *((f"{stage}_ns", "<i8") for stage in STAGES),
+        *((f"{stage}_waiting_ns", "<i8") for stage in STAGES),
+        *(("memory", "<i8"), ("items", "<i8")),
+    ]
+)
+"""A step: when it began and ended on the rank's own clock; its own time in each stage, and what it was blocked there in
+collectives, sends and receives; bytes of memory, -1 unless known; samples or tokens."""
+CALL_TYPE = np.dtype(
+    [
+        *(("kind", "u1"), ("stage", "u1"), ("group", "<u2"), ("step", "<u4"), ("sequence", "<u4"), ("peer", "<i4")),
+        *(("arrival_ns", "<i8"), ("waits_ns", "<i8"), ("end_ns", "<i8"), ("own_ns", "<i8", 5)),
+    ]
+)
+"""A call: when the rank called, when it began to wait for the result, and when it went on; *own_ns* is the own time of
+the rank in each stage from its start to the call. Of a GROUP, *sequence* is the number of ranks."""
+
+assert STEP.size == STEP_TYPE.itemsize
+assert CALL.size == CALL_TYPE.itemsize
+
+Records = npt.NDArray[np.void]
+
+
+class Appended:
+    """A file that grows by whole records. After an error it takes nothing more: a full disk must not end a training."""
+
+    def __init__(self, path: Path, header: dict[str, Any], limit: int | None = None) -> None:
+        self.path, self.size, self.error = path, HEADER, ""
+        self._header, self._limit, self._file = header, limit, -1
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+            self._file, self.size = os.open(self.path, flags, 0o644), HEADER
+            os.write(self._file, json.dumps(self._header).encode().ljust(HEADER - 1) + b"\n")
+        except OSError as error:
+            self.fail(error)
+
+    def write(self, records: bytes | bytearray) -> None:
+        """Append records. A file that has a limit is renamed when it is full, and begins anew."""
+        if self.error:
+            return
+        try:
+            self.size += os.write(self._file, records)
+            if self._limit is not None and self.size >= self._limit:
+                os.replace(self.path, self.path.with_suffix(f".before{self.path.suffix}"))
+                os.close(self._file)
+                self._open()
+        except OSError as error:
+            self.fail(error)
+
+    def fail(self, error: OSError) -> None:
+        """Take nothing more."""
+        self.error = f"{self.path}: {error.strerror or error}"
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = -1
+
+
+class RankFile(NamedTuple):
+    """What the header of a rank's files says."""
+
+    rank: int
+    world_size: int
+    host: str
+    unix_ns: int
+    clock_ns: int
+    """The rank's clock, in which all times are, at the time *unix_ns*."""
+    process: int
+    started: int
+    """How often the ranks had been restarted."""
+    path: Path
+
+
+def rank_path(folder: Path, rank: int, kind: str) -> Path:
+    """Return the file of a rank; *kind* is ``steps`` or ``calls``."""
+    return folder / f"rank{rank:04d}.{kind}"
+
+
+def rank_files(folder: Path) -> dict[int, RankFile]:
+    """Return the ranks whose files are in a folder."""
+    found = {}
+    for path in sorted(folder.glob("rank*.steps")):
+        if re.fullmatch(r"rank\d{4,}\.steps", path.name):
+            with suppress(ValueError, KeyError, OSError):  # its header is being written
+                head = header(path)
+                found[int(head["rank"])] = RankFile(**{name: head[name] for name in RankFile._fields[:-1]}, path=path)
+    return found
+
+
+def header(path: Path) -> dict[str, Any]:
+    """Return the header of a file.
+
+    Raises:
+        DptraceError: it is no file of a watch.
+    """
+    with path.open("rb") as file:
+        head = file.read(HEADER)
+    if len(head) < HEADER:
+        raise ValueError("the header is not whole")
+    content: dict[str, Any] = json.loads(head)
+    if content.get("format") != FORMAT:
+        raise DptraceError(f"{path} is no file of dptrace watch, or of another version of it.")
+    return content
+
+
+def read(path: Path, start: int = 0, count: int = -1) -> Records:
+    """Return the whole records of a file, from number *start* on, at most *count* if that is not negative."""
+    kind = CALL_TYPE if path.suffix == ".calls" else STEP_TYPE
+    whole = max(0, (path.stat().st_size - HEADER) // kind.itemsize - start)
+    with path.open("rb") as file:
+        file.seek(HEADER + start * kind.itemsize)
+        return np.fromfile(file, kind, whole if count < 0 else min(count, whole))
+
+
+class Tail:
+    """Reads what has been appended to a file since the last call, also if that was renamed meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._done, self._file = path, 0, -1
+        old = path.with_suffix(f".before{path.suffix}")
+        self._parts = [old, path] if old.exists() else [path]
+        self._kind = CALL_TYPE if path.suffix == ".calls" else STEP_TYPE
+
+    def read(self, most: int = 1 << 20) -> Records:
+        """Return the next whole records, at most so many."""
+        parts = list(self._read(most))
+        return np.concatenate(parts) if parts else np.empty(0, self._kind)
+
+    def _read(self, most: int) -> Iterator[Records]:
+        size = self._kind.itemsize
+        while most > 0:
+            if self._file < 0:
+                try:
+                    self._file, self._done = os.open(self._parts[0], os.O_RDONLY | os.O_CLOEXEC), 0
+                except OSError:
+                    return
+            whole = min(most, max(0, (os.fstat(self._file).st_size - HEADER) // size - self._done))
+            if whole:
+                text = os.pread(self._file, whole * size, HEADER + self._done * size)
+                whole = len(text) // size
+                self._done += whole
+                most -= whole
+                yield np.frombuffer(text[: whole * size], self._kind)
+                continue
+            if len(self._parts) > 1:
+                del self._parts[0]
+            elif not self._was_replaced():
+                return
+            os.close(self._file)
+            self._file = -1
+
+    def _was_replaced(self) -> bool:
+        """Return whether the open file was renamed, and another one begun in its place."""
+        try:
+            return os.stat(self.path).st_ino != os.fstat(self._file).st_ino
+        except OSError:
+            return False

@@ -1,0 +1,176 @@
+"""``dptrace watch`` with real ranks: what it says, what it keeps, and that the training does not notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dptrace.commands.shared.main import cli
+from dptrace.watch.records import read
+from tests.support.forking import run_python
+from tests.support.watch_records import Job, Plant
+
+pytest.importorskip("torch", reason="watching needs torch")
+
+TRAIN = """
+import os, shutil, sys, time, torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+what = sys.argv[1]
+for step in range(int(sys.argv[2])):
+    if rank == 1 and what == "slow":
+        time.sleep(0.04)
+    if what == "gone" and step == 20 and rank == 0:
+        shutil.rmtree(sys.argv[3])
+    if what == "dies" and step == 30 and rank == 1:
+        os._exit(7)
+    model(torch.ones(2, 16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+if rank == 0:
+    print("trained", what, flush=True)
+dist.destroy_process_group()
+sys.exit(3 if what == "fails" else 0)
+"""
+
+
+def watched(folder: Path, *words: str, options: tuple[str, ...] = ()) -> Any:
+    (folder / "train.py").write_text(TRAIN)
+    return run_python(
+        "-m", "dptrace", "watch", "--gpus", "2", "-o", "w", *options, "train.py", *words, cwd=folder, env={**os.environ}
+    )
+
+
+@pytest.mark.spawn
+def test_a_rank_that_is_late_is_named_at_the_end(tmp_path: Path) -> None:
+    """The verdict names rank and stage, summary.json has the figures, and the script's output is its own."""
+    done = watched(tmp_path, "slow", "60", options=("--captures", "0"))
+
+    assert (0, "trained slow\n") == (done.returncode, done.stdout)
+    assert "rank 1 in other" in done.stderr
+    summary = json.loads((tmp_path / "w" / "summary.json").read_text())
+    (first, *_) = summary["suspects"]
+    assert (1, "other", 2, 59) == (first["rank"], first["stage"], summary["ranks"], summary["last_step"])
+    assert 40 == pytest.approx(first["ns_per_step"] / 1e6, rel=0.15)
+
+
+@pytest.mark.spawn
+@pytest.mark.parametrize(("what", "code"), [("gone", 0), ("fails", 3)])
+def test_the_exit_code_and_the_last_line_are_the_scripts(what: str, code: int, tmp_path: Path) -> None:
+    """With the folder removed meanwhile, and in a script that ends with an exit code."""
+    done = watched(tmp_path, what, "60", str(tmp_path / "w"))
+
+    assert code == done.returncode
+    assert f"trained {what}" in done.stdout
+    assert "Traceback" not in done.stderr.replace('Traceback (most recent call last):\n  File "<string>"', "")
+
+
+@pytest.mark.spawn
+def test_ranks_that_a_launcher_starts_watch_themselves(tmp_path: Path) -> None:
+    """``torchrun -m dptrace.watch``: rank 0 starts what reads the files, and waits for its verdict."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    ranks = ("--standalone", "--nproc-per-node", "2")
+    words = ("-m", "torch.distributed.run", *ranks, "-m", "dptrace.watch", "-o", "w", "train.py", "slow", "40")
+    done = run_python(*words, cwd=tmp_path, env={**os.environ})
+
+    assert 0 == done.returncode
+    assert "trained slow" in done.stdout
+    assert "rank 1 in other" in done.stderr
+    assert (tmp_path / "w" / "summary.json").exists()
+
+
+@pytest.mark.spawn
+def test_a_slow_step_is_named_and_the_next_ones_are_recorded(tmp_path: Path) -> None:
+    """The capture is a run of its own, is analyzed, and stands in the verdict with the step that was slow."""
+    code = TRAIN.replace('if rank == 1 and what == "slow":', "time.sleep(0.01)\n    if rank == 1 and step == 120:")
+    (tmp_path / "train.py").write_text(code.replace("time.sleep(0.04)", "time.sleep(0.4)"))
+    words = ("watch", "--gpus", "2", "-o", "w", "--captures", "1", "--capture-steps", "2", "train.py", "once", "700")
+    done = run_python("-m", "dptrace", *words, cwd=tmp_path, env={**os.environ})
+    summary = json.loads((tmp_path / "w" / "summary.json").read_text())
+    (capture,) = summary["captures"]
+
+    assert 0 == done.returncode
+    assert "step 120 took" in capture["why"]
+    assert "rank 1 took longer between the stages" in capture["why"]
+    assert ("analyzed", 2) == (capture["state"], len(list((tmp_path / "w" / "capture1").glob("rank*.gz"))))
+    assert summary["profiled_steps"] >= 4
+
+
+@pytest.mark.spawn
+def test_every_whole_record_of_a_killed_rank_is_kept(tmp_path: Path) -> None:
+    """After kill -9, the steps up to the last 20 ms are there, in order."""
+    code = (
+        "import time, torch, dptrace\n"
+        "p = torch.ones(2, requires_grad=True)\n"
+        "o = torch.optim.SGD([p], lr=0.1)\n"
+        "with dptrace.watch('w', quiet=True):\n"
+        "    for step in range(100000):\n"
+        "        p.sum().backward(); o.step(); time.sleep(0.002)\n"
+        "        if step == 50: print('go', flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    steps = read(tmp_path / "w" / "rank0000.steps")["step"]
+
+    assert len(steps) > 50
+    assert list(range(1, len(steps) + 1)) == steps.tolist()
+
+
+def test_a_folder_shows_what_is_known_of_its_run(tmp_path: Path) -> None:
+    """As text and as JSON."""
+    Job("ddp", 4, [Plant(2, "forward", 12.0)]).run(60).write(tmp_path)
+
+    text = CliRunner().invoke(cli, ["watch", str(tmp_path)])
+    answer = CliRunner().invoke(cli, ["watch", str(tmp_path), "--json"])
+
+    assert "rank 2 in forward" in text.output
+    assert 2 == json.loads(answer.output)["suspects"][0]["rank"]
+
+
+@pytest.mark.parametrize("words", [["nothing.py"], ["--capture", "5", "train.py"], ["."], ["--gpus", "0", "x.py"]])
+def test_wrong_use_is_one_sentence(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that is not there, a capture of a script, a folder without a watch, no processes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    result = CliRunner().invoke(cli, ["watch", *words])
+
+    assert 2 == result.exit_code
+    assert "Traceback" not in result.output
+
+
+def test_a_screen_fits_into_80_columns(tmp_path: Path) -> None:
+    """Of a few ranks, and of many, of which the latest are shown; a terminal shows nothing that a name hides."""
+    from dptrace.watch.follow import Follower
+    from dptrace.watch.screen import screen
+
+    assert "waiting" in screen(Follower(tmp_path))[0]
+    for ranks in (4, 40):
+        folder = tmp_path / str(ranks)
+        Job("ddp", ranks, [Plant(3, "forward", 12.0)]).run(60).write(folder)
+        follower = Follower(folder)
+        follower.poll()
+        lines = screen(follower, total=600)
+
+        assert max(map(len, lines)) <= 80
+        assert len(lines) <= 18
+        assert any(line.startswith("  rank 3") for line in lines)
+        assert any("rank 3 in forward" in line for line in lines)
+        assert "left" in lines[0]

@@ -1,0 +1,53 @@
+"""Distributions and courses in fixed memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dptrace.watch.digest import COLUMNS, Courses, Histograms
+
+
+def test_quantiles_are_within_one_percent() -> None:
+    """Of 100,000 log-normal times with outliers."""
+    random = np.random.default_rng(1)
+    values = random.lognormal(np.log(30e6), 0.3, 100_000).astype(np.float64)
+    values[::100] += 40e6
+    histogram = Histograms()
+    for part in np.array_split(values, 7):
+        histogram.add(part)
+
+    for share in (0.01, 0.5, 0.95, 0.999):
+        assert np.quantile(values, share) == pytest.approx(histogram.quantile(share), rel=0.011)
+
+
+def test_what_parts_have_seen_adds_up() -> None:
+    """Histograms and courses of two parts of a job, merged, are those of the whole job."""
+    values: Any = np.arange(1, 3001) * 1e5
+    steps = np.arange(3000)
+    whole, one, other = ((Histograms(), Courses()) for _ in range(3))
+    for part, chosen in ((whole, steps >= 0), (one, steps < 700), (other, steps >= 700)):
+        part[0].add(values[chosen])
+        part[1].add(steps[chosen], values[chosen])
+    one[0].merge(other[0])
+    one[1].merge(other[1])
+
+    np.testing.assert_array_equal(whole[0].counts, one[0].counts)
+    np.testing.assert_allclose(whole[1].sums, one[1].sums, rtol=1e-5)
+    np.testing.assert_array_equal(whole[1].counts, one[1].counts)
+
+
+def test_a_million_steps_take_no_more_memory_than_a_thousand() -> None:
+    """A course keeps its columns, and knows at which step the values changed to within one of them."""
+    course = Courses(2)
+    for start in range(0, 1_000_000, 50_000):
+        steps = np.arange(start, start + 50_000)
+        course.add(steps, np.where(steps < 600_000, 1.0, 2.0) * np.ones((2, 1)))
+    means = course.means()
+
+    assert (2, COLUMNS) == course.sums.shape
+    change = int(np.argmax(means[0] > 1.5))
+    assert abs(course.first_step(change) - 600_000) <= course.width
+    assert 1_000_000 == course.counts.sum()
