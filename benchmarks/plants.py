@@ -30,6 +30,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 import dptrace
 from dptrace.record.gloo import gloo_threads
+from dptrace.replay.findings import findings_of
 
 STEPS, ROUNDS, COMMON_S = 9, 3, 0.01
 
@@ -323,10 +324,10 @@ def record(plant: Plant, folder: Path) -> None:
 def answer(folder: Path) -> dict[str, Any]:
     """Return what dptrace says of a recorded plant beside the truth, in ms a step."""
     truth = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
-    run = dptrace.open(folder, cache=False).with_gains()
-    found = [finding for finding in run.cross_rank.findings if finding.kind == "straggler"]
-    gains = [finding.gain.next_ns or 0 for finding in found if finding.gain]
-    first = next((finding for finding in found if finding.gain and finding.gain.ns is not None), None)
+    run = dptrace.open(folder, cache=False)
+    found = [finding for finding in findings_of(run) if finding.kind == "straggler" and finding.has_gain]
+    gains = [finding.figure[0] for finding in found]
+    first = next(iter(found), None)
     return {
         "step": truth["step_ms"],
         "truth": truth["saved_ms"],

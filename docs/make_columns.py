@@ -18,7 +18,6 @@ TABLES = {
     "clocks": columns.CLOCKS,
     "stragglers": columns.STRAGGLERS,
     "findings": columns.FINDINGS,
-    "gains": columns.GAINS,
     "memory peaks": columns.MEMORY_PEAKS[2:],
     "memory use": columns.MEMORY_USE[2:],
     "blocks": columns.BLOCKS[2:],

@@ -47,7 +47,6 @@ __all__ = [
     "predict_message",
     "show",
     "whatif",
-    "with_gains",
 ]
 
 AnyRun = TypeVar("AnyRun", bound=RunData)
@@ -250,19 +249,6 @@ def replay_with(run: RunData, options: Options) -> WhatIf:
     from dptrace.replay.whatif import whatif
 
     return whatif(run, changes_of(**with_measured_link(options)), bool(options.get("all_ranks")))
-
-
-@listed_in_docstring(columns.GAINS)
-def with_gains(run: AnyRun) -> AnyRun:
-    """Return the run whose findings say what a step would gain without each: a replay for each.
-
-    :meth:`Run.findings` and :meth:`Run.compute_findings` get these columns in addition.
-
-    A run that can't be replayed has the reason instead of gains. Pages and reports of the run show gains.
-    """
-    from dptrace.replay.gains import with_gains
-
-    return with_gains(run)
 
 
 def critical_path(run: RunData, step: str | int | None = None) -> CriticalPath:
@@ -514,7 +500,7 @@ def _description(given: dict[str, Any]) -> Description:
 
 
 INTERNAL = {
-    *("align", "analyze_cross_rank", "cross_rank", "devices", "efficiency", "figures_only", "gains", "pipelines"),
+    *("align", "analyze_cross_rank", "cross_rank", "devices", "efficiency", "figures_only", "pipelines"),
     *("has_selected_steps", "read_again", "rereader", "selected_from", "shifts", "sources", "splits", "timelines"),
     "workload",
 }
@@ -560,10 +546,21 @@ class Run(RunData):
 
     compare = compare
     whatif = whatif
-    with_gains = with_gains
     critical_path = critical_path
     show = show
     hta = hta_analysis
+
+    @listed_in_docstring(columns.FINDINGS)
+    def findings(self) -> pd.DataFrame:
+        """Return the findings, the greatest gain first: a row each.
+
+        The run is replayed without each, for which its files are read again. Where a replay can't tell, a finding says
+        why, and is placed by the time that it counts.
+        """
+        from dptrace.replay.findings import findings_of
+        from dptrace.run.tables import finding_frame
+
+        return finding_frame(findings_of(self))
 
     @listed_in_docstring(columns.KERNELS)
     def kernel_summary(
@@ -593,14 +590,15 @@ class Run(RunData):
 
     @listed_in_docstring(columns.FINDINGS)
     def compute_findings(self) -> pd.DataFrame:
-        """Return what makes compute slower than it could be, most expensive first: a row each; none on a CPU.
+        """Return what makes compute slower than it could be, the greatest gain first: a row each; none on a CPU.
 
-        The files of the run are read again, for operators and their shapes. Two findings may count the same time.
+        The files of the run are read again, for operators and their shapes. Their gains are those of a list of their
+        own: the same time may be in :meth:`findings`.
 
         Raises:
             DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
         """
-        from dptrace.run.kernels import compute_findings_of
+        from dptrace.replay.findings import compute_findings_of
         from dptrace.run.tables import finding_frame
 
         return finding_frame(compute_findings_of(self))
@@ -690,13 +688,12 @@ class Run(RunData):
         return frame((step.to_dict() for step in found.steps), columns.UTILIZATION)
 
     def to_dict(self, align: bool = True, memory: bool = False) -> dict[str, Any]:
-        """Return the figures as plain data, as ``dptrace analyze --json`` prints them.
+        """Return the figures and findings as plain data, as ``dptrace analyze --json`` prints them.
 
         Args:
             align: correct clocks that are off before ranks are compared.
             memory: add the memory of each rank and device, for which its file is read again.
         """
-        from dptrace.run.memory import figures_with_memory
+        from dptrace.replay import findings
 
-        run = self if align else self.on_own_clocks()
-        return figures_with_memory(run) if memory else RunData.to_dict(run)
+        return findings.to_dict(self if align else self.on_own_clocks(), memory)

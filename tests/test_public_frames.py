@@ -38,6 +38,7 @@ KINDS = {
     "None": "fO",
     "tuple": "O",
     "dict": "O",
+    "list": "O",
 }
 """The kinds of NumPy dtypes that each documented type may have; a missing number makes a column float."""
 

@@ -13,19 +13,13 @@ from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
-    gains_option,
     opening_options,
     run_options,
     with_workload,
     workload_options,
 )
 from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
-from dptrace.commands.shared.reading import (
-    GAINS_HINT,
-    gains_wanted,
-    open_with_progress,
-    with_gains,
-)
+from dptrace.commands.shared.reading import open_with_progress, with_findings
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -42,7 +36,6 @@ if TYPE_CHECKING:
 @click.option("--all", "all_rows", is_flag=True, help="Print every table in full: each step, rank and collective.")
 @click.option("--collectives", is_flag=True, help="Print a row for each collective; as a table, or with --csv.")
 @click.option("--memory", is_flag=True, help="Print memory: peaks, what was alive at them; with --json, add it.")
-@gains_option
 @answer_options(
     csv="Print a CSV row for each rank and step (times in ns).",
     markdown="Print the headline, findings, ranks and kernels as Markdown of at most 60 lines.",
@@ -58,7 +51,6 @@ def command(
     all_rows: bool,
     collectives: bool,
     memory: bool,
-    gains: bool | None,
     to: Destination,
     limit: int | None,
     as_hta: bool,
@@ -82,55 +74,44 @@ def command(
       dptrace analyze runs/ddp --memory
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
-    # Gains are those of findings, on clocks that are corrected.
     align = read_options.align
-    has_findings = not (to.form == "csv" or as_hta or collectives or memory) and align
+    has_findings = not (to.form == "csv" or as_hta or collectives or (memory and to.form != "json"))
     short = to.form == "md" and not (all_rows or collectives or memory or as_hta)
-    refuse(_contradictions(to.form, collectives, memory, as_hta, align, bool(gains) and not has_findings))
+    refuse(_contradictions(to.form, collectives, memory, as_hta, align))
     refuse([(limit is not None and not short, _NOTHING_TO_LIMIT)])
     if as_hta:
         if selection or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
             raise UsageError(_HTA_ALONE)
         _write_hta_compat(paths, to, all_rows, read_options.strict)
         return
-    gains_asked = gains
-    gains = has_findings and gains_wanted(gains_asked, paths)
-    # The figures suffice, but for some steps', which are computed from the intervals, for memory and for kernels.
-    lists_kernels = (short or (all_rows and to.as_text)) and not collectives
-    figures_only = selection.steps is None and not memory and not lists_kernels and not gains
+    # Figures suffice for rows of steps and collectives, but for some steps', which are computed from the intervals.
+    figures_only = selection.steps is None and not memory and not has_findings
     read_options = replace(read_options, figures_only=figures_only)
     reread = _memory_readings() if memory else ()
-    run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains, reread), **workload)
-    run = with_gains(run, verbosity) if gains else run
+    run = with_workload(open_with_progress(paths, read_options, verbosity, selection, has_findings, reread), **workload)
+    run = with_findings(run, verbosity) if has_findings else run
     answer = _memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives)
     to.write(_with_markdown(answer, run, limit) if short else answer)
     if not to.as_text:
         from dptrace.run.shared_clock import times_note
 
         print_notes((*run.notes, *times_note(run)) if collectives else run.notes)
-    elif gains_asked is None and has_findings and not gains:
-        print_hint(GAINS_HINT, verbosity)
     if to.on_terminal:
         print_hint(f"Next: dptrace view {quoted_paths(paths)}{' --view memory' * memory}", verbosity)
 
 
 _HTA_ALONE = "--hta-compat can be combined with --json, --csv, --all, --strict and -o only."
 _MEMORY_ALONE = "--memory prints tables of its own; leave --collectives and --hta-compat out."
-_NO_FINDINGS = (
-    "--gains is about findings, which --csv, --collectives, --memory and --hta-compat leave out; --no-align compares "
-    "clocks that a replay would correct."
-)
 _NOTHING_TO_LIMIT = "--limit is for --markdown, without --all, --collectives, --memory and --hta-compat."
 _NOTHING_TO_ALIGN = "--no-align only changes times and figures across ranks; leave it out here."
 
 
 def _contradictions(
-    form: str, collectives: bool, memory: bool, as_hta: bool, align: bool, no_findings: bool
+    form: str, collectives: bool, memory: bool, as_hta: bool, align: bool
 ) -> Iterator[tuple[bool, str]]:
     yield as_hta and collectives, _HTA_ALONE
     yield form == "json" and collectives, "--json already contains the collectives; leave --collectives out."
     yield memory and (collectives or as_hta), _MEMORY_ALONE
-    yield no_findings, _NO_FINDINGS
     across_ranks = collectives or not (form == "csv" or as_hta or (memory and form != "json"))
     yield not align and not across_ranks, _NOTHING_TO_ALIGN
 
@@ -178,7 +159,12 @@ def _answer(run: Run, all_rows: bool, collectives: bool) -> Answer:
 
         return collectives_on_one_clock(run)
 
-    return Answer(tables, run.to_dict, calls if collectives else run.steps)
+    def data() -> dict[str, Any]:
+        from dptrace.replay.findings import to_dict
+
+        return to_dict(run)
+
+    return Answer(tables, data, calls if collectives else run.steps)
 
 
 def _with_markdown(answer: Answer, run: Run, limit: int | None) -> Answer:
@@ -189,12 +175,13 @@ def _with_markdown(answer: Answer, run: Run, limit: int | None) -> Answer:
 
 def _memory_answer(run: Run, all_rows: bool) -> Answer:
     from dptrace.core.table import frame
+    from dptrace.replay.findings import to_dict
     from dptrace.run.columns import MEMORY_PEAKS
-    from dptrace.run.memory import device_reports, figures_with_memory, peak_rows
+    from dptrace.run.memory import device_reports, peak_rows
     from dptrace.viewers.base.memory_table import print_memory
 
     return Answer(
         lambda console: print_memory(run, console, all_rows),
-        lambda: figures_with_memory(run),
+        lambda: to_dict(run, memory=True),
         lambda: frame(peak_rows(device_reports(run)), MEMORY_PEAKS),
     )

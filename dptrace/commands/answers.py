@@ -34,7 +34,7 @@ _OTHERS = " ".join(name for name in FIGURES if name != "wall_ns")
 _UNSURE = f"{_OTHERS} compute_ns"
 """The figures that may be unknown."""
 _LIMITS = {"unknown bounds": {str: str}}
-_FINDING = {**_of(columns.FINDINGS), **{f"{name}?": column for name, column in _of(columns.GAINS).items()}}
+_FINDING = _of(columns.FINDINGS)
 _STEP_AND_TIME = {"step": str, "wall_ns": float}
 _NO_PLACE = "rank device"
 
@@ -85,7 +85,7 @@ _MEAN_STEP = {
 }
 _MATCHED = {**_of(columns.MATCHED), "group_description": str, "group_ranks": [int], "members": [_of(columns.MEMBERS)]}
 _ANALYSIS = {
-    "schema": 1, "run": str, "world_size": int, "mean_step": (_MEAN_STEP, None), "ranks": [_RANK], "notes": [str],
+    "schema": 2, "run": str, "world_size": int, "mean_step": (_MEAN_STEP, None), "ranks": [_RANK], "notes": [str],
     "pipelines?": [_PIPELINE], "utilization?": _UTILIZATION, "collectives": [_MATCHED],
     "unmatched": [{"rank device count": int}], "clocks": [_of(columns.CLOCKS)],
     "stragglers": [_of(columns.STRAGGLERS)], "latencies": [_LATENCY], "alpha_beta": [_ALPHA_BETA],
@@ -108,7 +108,7 @@ _KERNEL_ROWS: tuple[Shape, ...] = (
     {"kernel kind name": str}, {"operator forward_operator outermost_operator phase": str}, _OPERATOR_AND_SHAPE,
     {"module": str}, {"layer": str}, {"source code fx_nodes module": str}, {"annotation": str}, {"phase": str},
 )
-_KERNELS_HEAD = {"schema": 1, "run": str, "ranks": [int], "notes": [str]}
+_KERNELS_HEAD = {"schema": 2, "run": str, "ranks": [int], "notes": [str]}
 _KERNELS = {
     **_KERNELS_HEAD, "by kind": str, "wall_ns": int, "totals": {str: {"total_ns busy_ns": int}},
     "flops?": {"model hardware covered": float, "dtype": str, "tflops mfu hfu peak_tflops": float | None},
@@ -164,7 +164,7 @@ _BASELINE = {"name path saved": str, "in_use": bool, "recordings steps ranks wal
 _RUN_IN_TIME = {
     "run recorded recorded_by": str, "ranks steps wall_ns": int, f"{_OTHERS} step_spread_ns": int | None,
     "overlap_percent mfu exposed_share waiting_share no_compute_share over_usual lost_share": float | None,
-    "culprit": ({"ranks": [int], "cause": str | None, "cost_ns": int | None}, None),
+    "culprit": ({"ranks": [int], "waited_ns": int | None}, None),
 }
 _CHANGE_POINT = {
     "run": str, "index": int, "differs": [str],

@@ -11,9 +11,9 @@ import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
 from dptrace.commands.shared.numbers import Amount, Whole
-from dptrace.commands.shared.options import Selection, gains_option, opening_options, run_options, with_workload
+from dptrace.commands.shared.options import Selection, opening_options, run_options, with_workload
 from dptrace.commands.shared.output import print_notes, progress
-from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
+from dptrace.commands.shared.reading import open_with_progress, with_findings
 from dptrace.core.numbers import AMOUNT
 from dptrace.core.patterns import compiled
 from dptrace.load.options import ReadOptions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.run.run import Run
 
-_SCHEMA = 1
+_SCHEMA = 2
 """Version of the JSON: the meaning of a name in it never changes."""
 _MAX_ROWS = 30
 """Rows that the terminal shows unless --top asks for more."""
@@ -38,7 +38,6 @@ _PEAK = "Dense peak of one GPU in TFLOP/s, if it is not known."
 _BOTH_NAMES = "--json and --csv have both the short and the full names; leave --full-names out."
 _PROVENANCE = "For --by source: the folder of TORCH_TRACE, with INDUCTOR_PROVENANCE=1."
 _NOTHING_TO_FIND = "--csv and --by host have no findings; leave --no-findings out."
-_NO_FINDINGS = "--gains is about findings, which --csv, --by host and --no-findings leave out."
 _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: self]"
 
 
@@ -53,7 +52,6 @@ _SORT = f"By {', '.join(_SORTS[:-1])} or {_SORTS[-1]}. [total; with --by host: s
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
 @click.option("--no-findings", "findings", flag_value=False, default=True, help="Do not look for what slows compute.")
 @click.option("--provenance", metavar="FOLDER", type=click.Path(path_type=Path), help=_PROVENANCE)
-@gains_option
 @click.option("--peak-tflops", type=Amount(AMOUNT), metavar="N", help=_PEAK)
 @answer_options(csv="Print a CSV row for each row of the table (times in ns).")
 @opening_options
@@ -69,7 +67,6 @@ def command(
     full_names: bool,
     findings: bool,
     provenance: Path | None,
-    gains: bool | None,
     peak_tflops: float | None,
     to: Destination,
     read_options: ReadOptions,
@@ -101,14 +98,13 @@ def command(
             (full_names and not to.as_text, _BOTH_NAMES),
             *_wrong_rows(by, kind, sort, peak_tflops, provenance),
             (not findings and (to.form == "csv" or by == "host"), _NOTHING_TO_FIND),
-            (gains and not looks_for_findings, _NO_FINDINGS),
         )
     )
     compiled(match or "", "--match")
     read_options = replace(read_options, operators=by not in ("kernel", "phase") or looks_for_findings)
-    gains = looks_for_findings and gains_wanted(gains, paths)
-    run = with_workload(open_with_progress(paths, read_options, verbosity, selection, gains), peak_tflops=peak_tflops)
-    run = with_gains(run, verbosity) if gains else run
+    run = open_with_progress(paths, read_options, verbosity, selection, looks_for_findings)
+    run = with_workload(run, peak_tflops=peak_tflops)
+    run = with_findings(run, verbosity, compute=True) if looks_for_findings else run
     with progress("Summing up", verbosity, measured=False):
         if by == "host":
             answer = _host_answer(run, per_rank, match, sort, top)
@@ -148,7 +144,8 @@ def _kernel_answer(
     full_names: bool,
     top: int | None,
 ) -> Answer:
-    from dptrace.run.kernels import compute_findings_of, flat_frame, select_rows
+    from dptrace.replay.findings import compute_findings_of
+    from dptrace.run.kernels import flat_frame, select_rows
 
     rows = select_rows(summary.rows, match, sort or "total", top)
     found = compute_findings_of(run) if looks_for_findings else None

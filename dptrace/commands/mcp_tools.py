@@ -120,9 +120,6 @@ _Ranks = Annotated[str, Field(description="Only these ranks: 0,1 or 0-3. Empty: 
 _Steps = Annotated[str, Field(description="Only these steps, by their numbers in the trace: 4:6 or 4. Empty: all.")]
 _Limit = Annotated[int, Field(ge=1, le=200, description="Most rows to return.")]
 _Offset = Annotated[int, Field(ge=0, description="Rows to leave out: next_offset of the page before.")]
-_Gains = Annotated[
-    bool | None, Field(description="Replay the run for what a step would gain without each. null: only small runs.")
-]
 _Changes = Annotated[
     dict[str, bool | float | str | list[str]],
     Field(
@@ -242,39 +239,34 @@ class Tools:
         self,
         run: _Run,
         about: Literal["steps", "compute"] = "steps",
-        gains: _Gains = None,
         ranks: _Ranks = "",
         steps: _Steps = "",
         limit: _Limit = 5,
         offset: _Offset = 0,
     ) -> dict[str, Any]:
-        """Say what costs the most time, why, where, and what to do; with gains, what a replay without it saves.
+        """Say what would save the most time, why, where, and what to do, by replays without each.
 
         About steps: stragglers, exposed communication, idle time. About compute: slow matrix products, short kernels,
-        recomputation … A gain has a range; cost_ns is what was counted.
+        recomputation … gain_next_ns is what a step gains once those above are gone, gain_ns what it gains alone;
+        counted_ns is time that was measured, and no gain.
         """
-        from dptrace.analysis.findings.finding import by_gain
-        from dptrace.commands.shared.reading import gains_wanted
-        from dptrace.replay.gains import with_gains
-        from dptrace.run.kernels import compute_findings_of
+        from dptrace.replay.findings import compute_findings_of, findings_of
 
         found = self._run(run, ranks, steps)
-        if gains_wanted(gains, [self.root.inside(run)]):
-            found = with_gains(found)
-        listed = compute_findings_of(found) if about == "compute" else found.cross_rank.findings
-        return _page([finding.to_dict() for finding in by_gain(listed)], limit, offset)
+        listed = compute_findings_of(found) if about == "compute" else findings_of(found)
+        return _page([finding.to_dict() for finding in listed], limit, offset)
 
     @_tool
     def stragglers(
         self, run: _Run, ranks: _Ranks = "", steps: _Steps = "", limit: _Limit = 10, offset: _Offset = 0
     ) -> dict[str, Any]:
-        """List collectives at which a rank kept the others waiting, most expensive first, with the cause.
+        """List collectives at which a rank kept the others waiting, the longest waits first; findings say why.
 
-        Rows with the same delay have one cause. Lateness below clock_uncertainty_ns is not told.
+        Lateness below clock_uncertainty_ns is not told.
         """
         across = self._run(run, ranks, steps).cross_rank
         known = [row["uncertainty_ns"] for row in across.clock_rows() if row["uncertainty_ns"] is not None]
-        rows = sorted(across.straggler_rows(), key=lambda row: -row["cost_ns"])
+        rows = sorted(across.straggler_rows(), key=lambda row: -row["waited_ns"])
         return {"clock_uncertainty_ns": max(known, default=None), **_page(rows, limit, offset)}
 
     @_tool

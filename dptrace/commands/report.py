@@ -11,19 +11,17 @@ from dptrace.commands.shared.options import (
     Selection,
     align_option,
     force_option,
-    gains_option,
     opening_options,
     run_options,
 )
 from dptrace.commands.shared.output import OutputFile, file_stem, print_hint, quoted_paths, write_page
-from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
+from dptrace.commands.shared.reading import open_with_progress, with_findings
 from dptrace.load.options import ReadOptions
 
 
 @click.command()
 @run_options
 @click.option("-o", "--output", type=OutputFile(), help="Write to this file. [RUN-report.html in this folder]")
-@gains_option
 @force_option
 @align_option
 @opening_options
@@ -31,7 +29,6 @@ def command(
     paths: tuple[str, ...],
     selection: Selection,
     output: Path | None,
-    gains: bool | None,
     force: bool,
     read_options: ReadOptions,
     verbosity: str,
@@ -47,9 +44,7 @@ def command(
     """
     path = output or Path(f"{file_stem(paths[0])}-report.html")
     check_file(path, force, ("html",))
-    replayed = gains_wanted(gains, paths)
-    run = open_with_progress(paths, read_options, verbosity, selection, replayed)
-    run = with_gains(run, verbosity) if replayed else run
+    run = with_findings(open_with_progress(paths, read_options, verbosity, selection, replayed=True), verbosity)
     from dptrace.viewers.pages.report import document
 
     write_page(path, lambda: document(run), verbosity)

@@ -19,7 +19,6 @@ from dptrace.commands.shared.options import (
     Selection,
     align_option,
     force_option,
-    gains_option,
     opening_options,
     run_options,
 )
@@ -36,7 +35,7 @@ from dptrace.commands.shared.output import (
     write_png,
     write_text,
 )
-from dptrace.commands.shared.reading import gains_wanted, open_with_progress, with_gains
+from dptrace.commands.shared.reading import open_with_progress, with_findings
 from dptrace.core.files import atomic_write, check_output
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.gantt.chart import Chart
 
-_GANTT = "gantt"
+_GANTT, _FINDINGS = "gantt", "findings"
 _DEFAULT_WIDTH, _MIN_HEIGHT, _MAX_SIZE = 1600, 400, 16_000
 """Of a PNG in pixels; Chromium draws nothing larger."""
 _GANTT_HEADER_HEIGHT = 270
@@ -84,7 +83,6 @@ class _Options:
     text: bool
     against: str | None
     align_steps: str | None
-    gains: bool | None
     critical_path: bool
     serve: bool
     port: int | None
@@ -109,9 +107,10 @@ class _Options:
 
     @property
     def has_findings(self) -> bool:
-        """Whether findings are shown: above the Gantt page of one run."""
-        other = self.text or self.pictured or self.against is not None or self.figure is not None
-        return self.is_gantt and not other
+        """Whether findings are shown: with the Gantt chart of one run, in its figure if asked for, or on their own."""
+        if self.view == _FINDINGS or self.figure is not None:
+            return self.view == _FINDINGS or self.annotate
+        return self.is_gantt and not (self.svg is not None or self.against is not None)
 
     @property
     def served(self) -> bool:
@@ -138,10 +137,6 @@ class _Options:
         other_than_page = self.text or self.pictured or not self.is_gantt or pair
         yield self.align_steps is not None and not pair, "--align needs a second run; name it with --against RUN."
         yield self.critical_path and (other_than_page or self.served or figure), _PATH_ALONE
-        yield (
-            self.gains and (other_than_page or figure),
-            "--gains is about the findings above the Gantt page of one run; leave it out here.",
-        )
         yield (
             self.text and self.output is not None,
             "--text draws in the terminal; leave -o out, or redirect it: --text > view.txt.",
@@ -226,7 +221,6 @@ Examples:
 @click.option("--text", is_flag=True, help="Draw in the terminal instead; useful over SSH.")
 @click.option("--against", metavar="RUN", help="Draw this run below RUN on the same axis, with the time that it saves.")
 @click.option("--align", "align_steps", type=click.Choice(("step", "start")), help=_ALIGN)
-@gains_option
 @click.option("--critical-path", is_flag=True, help=_PATH)
 @click.option("--serve", is_flag=True, help=_SERVE)
 @click.option("--port", type=Whole(1, 65535), metavar="N", help="Port to serve at. [a free one]")
@@ -253,11 +247,10 @@ def command(
     """
     options = _Options(**shown)
     options.check()
-    gains = options.has_findings and gains_wanted(options.gains, paths)
-    replayed = gains or options.critical_path
+    replayed = options.has_findings or options.critical_path
     runs = [open_with_progress(paths, read_options, verbosity, selection, replayed)]
-    if gains:
-        runs = [with_gains(runs[0], verbosity)]
+    if options.has_findings:
+        runs = [with_findings(runs[0], verbosity)]
     if options.against is not None:
         runs.append(open_with_progress((options.against,), read_options, verbosity, selection))
     if options.figure is not None:
@@ -330,7 +323,7 @@ def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> P
         return None
     ranks = None if selection.ranks is None else sorted(selection.ranks)
     read = (read_options.patterns, read_options.strict, read_options.align)
-    key = (*read, ranks, selection.steps, run.path, run.gains is not None)
+    key = (*read, ranks, selection.steps, run.path)
     return index_entry([*run.sources.files, *filter(None, [run.sources.run_file])], key)
 
 

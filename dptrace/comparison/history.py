@@ -265,14 +265,12 @@ def _shares(run: Run, sample: RunSample, figures: dict[str, float | None]) -> di
 
 
 def _culprit(run: Run) -> dict[str, Any] | None:
-    """Return the ranks that the others wait for the longest, and why they are late; None where nobody waits."""
-    late = [one for one in run.cross_rank.findings if one.kind == "straggler"]
-    if late:
-        worst = max(late, key=lambda one: one.cost_ns)
-        return {"ranks": list(worst.evidence["ranks"]), "cause": worst.evidence["cause"], "cost_ns": worst.cost_ns}
+    """Return the ranks that most of the waiting is for, and how long the mean rank waits; None where nobody does."""
     mean = mean_step(run.cross_rank)
-    ranks = [] if mean is None else list(mean.waits_for)
-    return {"ranks": ranks, "cause": None, "cost_ns": None} if ranks else None
+    if mean is None or not mean.waits_for:
+        return None
+    waited = mean.waits_ns["exposed_wait_ns"]
+    return {"ranks": list(mean.waits_for), "waited_ns": None if waited is None else round(waited)}
 
 
 RUN_FILE_TIME, TRACE_TIME, FILE_TIME = "run.json", "trace", "file"

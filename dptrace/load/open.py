@@ -295,24 +295,11 @@ def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
 
 # How large the files of a run are, before they are read.
 
-_MAX_BYTES = 40_000_000
 _COMPRESSED = 10
 """How many bytes of JSON a compressed byte holds, about."""
 _REPLAYED = 0.65
 """Bytes of memory that a replay takes for each of these: 5.6 MB for a rank of 9 MB of JSON."""
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip", ".tgz")
-
-
-def is_small(files: Iterable[Source]) -> bool:
-    """Return whether files hold less than 40 MB together, some 200,000 events: gains take a second at most.
-
-    Files that are not on this machine, and pipes, are not small.
-    """
-    files = tuple(files)
-    if any(source.single_pass or source.remote for source in files):
-        return False
-    size = json_bytes(files)
-    return size is not None and size <= _MAX_BYTES
 
 
 def json_bytes(files: Iterable[Source]) -> int | None:

@@ -17,7 +17,7 @@ from dptrace.model.planning.decision import RULES, Question, ask
 from dptrace.model.scaling import gustafson_efficiency
 from dptrace.record.options.modes import REPLICATED, modes_with
 from dptrace.replay.changes import changes_of
-from dptrace.replay.gains import with_gains
+from dptrace.replay.findings import compute_findings_of, findings_of
 from dptrace.replay.whatif import WhatIf, replay_of
 from dptrace.run.run import Run
 
@@ -121,7 +121,7 @@ def _goal(rule: str, value: float, numbers: str) -> Question:
 
 # Items of the checklists that a recording answers without a replay: its findings, its options, its split.
 
-_BY_REPLAY = "gain of the finding by replay; dptrace analyze --gains"
+_BY_REPLAY = "gain of the finding by replay; dptrace analyze"
 _AS_COUNTED = "cost of the finding in a step, since its gain is unknown; dptrace analyze"
 _ITEMS = {
     "data_loading": "num_workers",
@@ -140,14 +140,11 @@ def finding_checks(run: Run) -> list[Check]:
 
     Late ranks are one item: their gains, each after those before it, add up, and one alone may gain nothing.
 
-    Args:
-        run: one whose findings have gains, if they shall agree with ``dptrace analyze``.
+    The gains are those of ``dptrace analyze``; findings on compute gain after these.
     """
-    from dptrace.run.kernels import compute_findings_of
-
-    found = list(run.cross_rank.findings)
+    found = list(findings_of(run))
     if not (run.figures_only or run.on_cpu):
-        found += compute_findings_of(run)
+        found += compute_findings_of(run, after=True)
     checks: dict[str, Check] = {}
     for one in leading(found):
         gain, part = one.figure
@@ -160,7 +157,7 @@ def finding_checks(run: Run) -> list[Check]:
             reason=one.text,
             gain_s=gain / 1e9,
             gain_share=part,
-            computed=_AS_COUNTED if one.gain is None or one.gain.ns is None else _BY_REPLAY,
+            computed=_BY_REPLAY if one.has_gain else _AS_COUNTED,
             do=RECORDED_TEXTS["other"].do,
             source=texts.source,
         )
@@ -422,7 +419,7 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
         raise DptraceError(f"{run.path}: has no steps, so there is nothing to advise on. Record with profiler.step().")
     step = recorded_step(run)
     found = {one.name: one for one in what_if_checks(run, progress)}
-    for one in finding_checks(with_gains(run)):
+    for one in finding_checks(run):
         # What a finding gains by itself is known where a replay could tell.
         known = one.computed == _BY_REPLAY or one.name not in found
         found[one.name] = one if known else _with_gain(one, found[one.name])

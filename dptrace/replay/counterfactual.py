@@ -35,7 +35,6 @@ from dptrace.replay.transforms.change import (
 )
 from dptrace.replay.transforms.launches import CudaGraphs, NoRecompute, WithoutTasks
 from dptrace.replay.transforms.schedule import Reschedule
-from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.run.kernels import operator_calls_of
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
@@ -224,19 +223,11 @@ def _no_recompute(finding: Finding, context: GainContext) -> Change | str:
     return NoRecompute()
 
 
-def _level(finding: Finding, context: GainContext) -> Change | str:
-    if finding.evidence["cause"] == "unlevel_start":
-        return "The recordings begin at different points of the program: no step would be shorter."
-    return NoStraggler()
-
-
 _LEFT_OUT = {
-    "jitter": "No rank and no cause stands out.",
     "bubble": "A replay keeps the order of micro-batches and stages, which another schedule would change.",
 }
-"""Why no change takes a finding away; jitter of which a replay knows the delays comes from these."""
+"""Why no change takes a finding away."""
 COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
-    "straggler": _level,
     "exposed_comm": lambda finding, context: HiddenCollectives(str(finding.evidence["collective"])),
     "small_messages": _fewer_messages,
     "first_bucket": _smaller_first_bucket,
@@ -275,7 +266,7 @@ COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
     "pageable_copies": _no_pageable_copies,
     **{kind: lambda finding, context: _LEFT_OUT[finding.kind] for kind in _LEFT_OUT},
 }
-"""The run without a finding, by its kind; docs/guides/whatif.md has a row for each."""
+"""The run without a finding, by its kind, but for late ranks; docs/guides/whatif.md has a row for each."""
 
 
 def counterfactual(finding: Finding, context: GainContext) -> Change | str:

@@ -105,11 +105,10 @@ def _step_ns(run: Run) -> float:
 
 
 def _outstanding(run: Run, also: Collection[int]) -> Iterable[int]:
-    """Return the timelines that stand for themselves: notable ones, those that findings name, and *also*."""
+    """Return the timelines that stand for themselves: notable ones, such as late ones, and *also*."""
     notable = [one.index for one in notable_ranks(run) if one.why]
     typical = notable[-1:]
-    named = {*also, *(finding.evidence.get("rank") for finding in run.cross_rank.findings)}
-    of_named = (number for number, timeline in enumerate(run.timelines) if timeline.rank in named)
+    of_named = (number for number, timeline in enumerate(run.timelines) if timeline.rank in also)
     return *notable[:_MOST_NOTABLE], *typical, *of_named
 
 

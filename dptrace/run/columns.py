@@ -412,10 +412,6 @@ CLOCKS = _with(
 )
 
 
-def _of_delays(across: AcrossRanks, name: str) -> list[str]:
-    return [getattr(across.stragglers.delays[delay], name) for delay in across.stragglers.delay.tolist()]
-
-
 STRAGGLERS = _with(
     (
         *columns("rank device", "int", "the straggler: rank number, and index of its GPU"),
@@ -423,16 +419,7 @@ STRAGGLERS = _with(
         Column("collective", "int", "number of the collective among those across ranks"),
         _KIND,
         Column("late_ns", "int", "how much later than the median early rank it arrived"),
-        Column("cost_ns", "int", "exposed wait that it caused, mean of the early ranks; each delay counts once"),
-        Column("cause", "str", "the main cause of its lateness: `compute`, `allocator`, `python`, `slower_host` …"),
-        Column(
-            "delay", "int", "number of the delay behind it, from 0, the most expensive first; later rows may share it"
-        ),
-        *columns(
-            "what where",
-            "str",
-            "the call, operator, kernel or annotation, and what encloses it; empty where there is none",
-        ),
+        Column("waited_ns", "int", "how long the others waited for it, exposed: the mean of the early ranks"),
     ),
     lambda across: _ranks(across, across.stragglers.device),
     lambda across: _gpus(across, across.stragglers.device),
@@ -440,41 +427,32 @@ STRAGGLERS = _with(
     lambda across: across.stragglers.instance,
     lambda across: across.matches.kind[across.stragglers.instance],
     lambda across: across.stragglers.late_ns,
-    lambda across: across.stragglers.cost_ns,
-    lambda across: list(across.stragglers.cause),
-    lambda across: across.stragglers.delay,
-    lambda across: _of_delays(across, "what"),
-    lambda across: _of_delays(across, "where"),
+    lambda across: across.stragglers.waited_ns,
 )
 FINDINGS = (
     Column("kind", "str", "`straggler`, `exposed_comm`, `small_messages`, `host_bound`, `data_loading`, `copies` …"),
     *columns("text advice", "str", "what was found, with its numbers, and what to do about it"),
-    Column("cost_ns", "int", "how much shorter a step would be without it"),
-    Column("share", "float", "cost_ns as a share of the step's wall time, from 0 to 1"),
+    Column(
+        "counted_ns",
+        "int",
+        "time measured for it, of the mean GPU and step: idle, exposed, computed, or waited by others; no gain",
+    ),
     Column("evidence", "dict", "where to look: step, rank, collective"),
-)
-GAINS = (
     Column(
         "gain_ns",
         "Int64",
-        "how much earlier the last step would end without it, per step; missing where a replay can't tell",
+        "how much shorter a step would be without it alone; missing where a replay can't tell",
     ),
     *columns("gain_low_ns gain_high_ns", "Int64", "its range"),
     Column(
         "gain_next_ns",
         "Int64",
-        "what is left of it after the findings above; of a straggler, after the stragglers above it; missing where "
-        "that was not replayed",
+        "how much shorter without it, once those above it are gone: these add up to what all of them gain together",
     ),
-    Column(
-        "gain_rest_ns",
-        "Int64",
-        "of a straggler: what no straggler gains beyond the gain_next_ns of all stragglers",
-    ),
-    Column("gain_share", "float", "gain_next_ns, or where it is missing gain_ns, as a share of the mean step"),
+    Column("gain_share", "float", "gain_next_ns as a share of the mean step, from 0 to 1"),
     Column("gain_of_median_step_ns", "Int64", "how much shorter the median step would be"),
     Column("gain_change", "string", "what is different in the replay; missing where no change removes the finding"),
-    Column("gain_reason", "string", "why there is no number, or why it is far below cost_ns"),
+    Column("gain_reason", "string", "why there is no number, or why it is far below counted_ns"),
     Column("gain_doubts", "list", "kinds of the doubts about it, including those that refuse"),
 )
 

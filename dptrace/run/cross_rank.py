@@ -1,4 +1,4 @@
-"""The analysis of a run across ranks, computed once: collectives, clocks, stragglers, findings."""
+"""The analysis of a run across ranks, computed once: collectives, clocks, waits, stragglers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from dptrace.analysis.cross_rank.transfers import (
     timing,
     waits_by_rank,
 )
-from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean, step_grid
 from dptrace.analysis.per_gpu.split import CAUSES, COMPUTE, FIGURE_WORDS, PHASES, SHOWN, bounds_of, unknown_figures
@@ -45,11 +44,10 @@ _MOST_NAMED = 3
 
 
 class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
-    """The analysis of a run's ranks against each other, with its findings."""
+    """The analysis of a run's ranks against each other, with its notes."""
 
     notes: tuple[str, ...]
     """What could not be matched, compared or named, a sentence each."""
-    findings: tuple[Finding, ...] = ()
     offsets: tuple[dict[str, Any], ...] | None = None
     """The clock rows of some of a run's ranks, whose reference may not be among them; None for those of ``clocks``."""
 
@@ -131,7 +129,6 @@ class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
             "stragglers": self.straggler_rows(),
             "latencies": [_latency_row(latency, self.matches) for latency in self.latencies],
             "alpha_beta": [_fit_row(fit, self.matches) for fit in self.fits],
-            "findings": [finding.to_dict() for finding in self.findings],
         }
 
 
@@ -179,7 +176,6 @@ def analyze_cross_rank(
             *(ddp_buckets.notes if ddp_buckets else ()),
         ),
     )
-    analysis = replace(analysis, findings=findings(analysis, metadata))
     for device in devices:
         let_go(device.timeline.start_ns)
     return analysis

@@ -103,14 +103,17 @@ def _with_roofline(run: Run, summary: KernelSummary) -> KernelSummary:
     return replace(summary, rows=rows, flops=counted_flops(rows, summary.wall_ns, roof))
 
 
-def compute_findings_of(run: Run) -> tuple[Finding, ...]:
-    """Return the findings on a run's compute, as :meth:`dptrace.Run.compute_findings` does."""
+def detected_in_compute(run: Run) -> tuple[Finding, ...]:
+    """Return the findings on a run's compute, without gains.
+
+    Raises:
+        DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
+    """
     from dptrace.analysis.compute_findings.detect import compute_findings
 
     _check_intervals(run)
     timelines = [timeline for timeline in run.timelines if not timeline.on_cpu]
-    found = compute_findings(timelines, [operator_calls_of(run, timeline) for timeline in timelines])
-    return run.gains(run, found, stragglers=False) if run.gains and found else found
+    return compute_findings(timelines, [operator_calls_of(run, timeline) for timeline in timelines])
 
 
 def _check_intervals(run: Run) -> None:

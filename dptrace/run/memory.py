@@ -212,11 +212,10 @@ def call_rows(reports: tuple[DeviceReport, ...]) -> Iterator[dict[str, Any]]:
             }
 
 
-def figures_with_memory(run: Run) -> dict[str, Any]:
-    """Return what :meth:`Run.to_dict` does, with the memory of each rank and device."""
-    figures = run.to_dict()
-    figures["notes"] += memory_notes(run)
-    return figures | {"memory": [_device_dict(report) for report in device_reports(run)]}
+def with_memory(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's figures as plain data, with the memory of each rank and device."""
+    notes = [*figures["notes"], *memory_notes(run)]
+    return figures | {"notes": notes, "memory": [_device_dict(report) for report in device_reports(run)]}
 
 
 def _device_dict(report: DeviceReport) -> dict[str, Any]:

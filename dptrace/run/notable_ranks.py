@@ -106,11 +106,11 @@ def _node_in(name: str) -> str:
 
 
 def _late(run: Run) -> list[int]:
-    """Return the devices whose lateness cost others a notable part of the run, most expensive first."""
+    """Return the devices that others waited for during a notable part of the run, the longest first."""
     late = run.cross_rank.stragglers
-    cost = np.bincount(late.device, late.cost_ns, len(run.devices))
+    waited = np.bincount(late.device, late.waited_ns, len(run.devices))
     wall = max(split.total()["wall_ns"] or 0 for split in run.splits)
-    return [int(i) for i in np.argsort(-cost, kind="stable") if cost[i] > _NOTABLE * wall]
+    return [int(i) for i in np.argsort(-waited, kind="stable") if waited[i] > _NOTABLE * wall]
 
 
 def _figures(run: Run, with_steps: list[int]) -> dict[str, NDArray[np.float64]]:

@@ -7,12 +7,10 @@ What else is asked of a run is a function that takes it, in this room, in replay
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
@@ -27,14 +25,13 @@ if TYPE_CHECKING:
 
     from dptrace.analysis.cross_rank.clocks import Shift
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
-    from dptrace.analysis.findings.finding import Finding
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
     from dptrace.run.utilization import Utilization, Workload
     from dptrace.timeline.host_calls import Rereader, Result, SecondPass
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the JSON that :meth:`Run.to_dict` returns: the meaning of a name in it never changes."""
 
 
@@ -61,8 +58,6 @@ class Run:
     """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
     workload: Workload | None = None
     """Parameters, tokens and peak that the user gives; None for those of run.json."""
-    gains: Callable[..., tuple[Finding, ...]] | None = field(default=None, compare=False)
-    """Computes what a step would gain without each finding of a run; None where findings do not say it."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
     """The run that these ranks and steps are a part of; None for a whole run."""
     align: bool = True
@@ -118,14 +113,8 @@ class Run:
 
     @cached_property
     def cross_rank(self) -> CrossRankAnalysis:
-        """The analysis across ranks: matched collectives, clocks, stragglers, findings."""
-        across = self.analyze_cross_rank()
-        if self.gains is None or all(finding.gain is not None for finding in across.findings):
-            return across
-        # Findings on some of the steps are new. They are about this run, whose own analysis is not there yet.
-        plain = replace(self, gains=None)
-        vars(plain)["cross_rank"] = across
-        return msgspec.structs.replace(across, findings=self.gains(plain, across.findings))
+        """The analysis across ranks: matched collectives, clocks, waits, stragglers."""
+        return self.analyze_cross_rank()
 
     def analyze_cross_rank(self) -> CrossRankAnalysis:
         """Compute :attr:`cross_rank`."""
@@ -135,7 +124,7 @@ class Run:
             from dptrace.run.select import restrict_analysis
 
             whole, kept = self.selected_from
-            return restrict_analysis(whole.cross_rank, kept, self.metadata)
+            return restrict_analysis(whole.cross_rank, kept)
         return analyze_cross_rank(self.devices, self.world_size, self.metadata, self.align)
 
     @cached_property
@@ -152,7 +141,7 @@ class Run:
         if not self.align:
             return self
         part = self.selected_from and (self.selected_from[0].on_own_clocks(), self.selected_from[1])
-        return replace(self, align=False, gains=None, selected_from=part)
+        return replace(self, align=False, selected_from=part)
 
     @cached_property
     def kernel_totals(self) -> KernelSummary:
@@ -248,14 +237,6 @@ class Run:
         """Return each collective at which a rank kept the others waiting: a row each."""
         return frame(self.cross_rank.straggler_rows(), columns.STRAGGLERS)
 
-    @listed_in_docstring(columns.FINDINGS)
-    def findings(self) -> pd.DataFrame:
-        """Return the findings, most expensive first: a row each.
-
-        Of a run :meth:`dptrace.Run.with_gains`, also ``gain_ns`` and the other columns of a gain.
-        """
-        return tables.finding_frame(self.cross_rank.findings)
-
     def read_again(self, timeline: Timeline, reading: SecondPass[Result]) -> Result | None:
         """Return what the file of a timeline's rank holds beyond the figures; None where it can't be read again."""
         return None if self.rereader is None else self.rereader(timeline.path, reading)
@@ -308,7 +289,7 @@ class Run:
         return utilization_of(self.devices, self.metadata, self.world_size, self.workload)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain data, as ``dptrace analyze --json`` prints them."""
+        """Return the figures as plain data, without findings."""
         from dptrace.run.cross_rank import mean_step
 
         across = self.cross_rank

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -12,9 +10,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks import Clocks
-from dptrace.analysis.cross_rank.stragglers import Delay, Stragglers
+from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Latency, Timing
-from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.intervals import Int64
@@ -101,19 +98,14 @@ def cut_to_steps(number: int, device: DeviceFigures, first: int, last: int) -> K
 # The analysis of a part of a run, from that of all: who waits for whom does not depend on what is looked at.
 
 
-def restrict_analysis(
-    whole: CrossRankAnalysis, parts: Sequence[KeptDevice], metadata: Mapping[str, Any] | None = None
-) -> CrossRankAnalysis:
+def restrict_analysis(whole: CrossRankAnalysis, parts: Sequence[KeptDevice]) -> CrossRankAnalysis:
     """Return the analysis of some devices and steps; figures remain those of the whole run.
-
-    Findings on all steps remain, too; those on some steps are found again.
 
     Args:
         parts: the devices to keep, in the order of their numbers.
-        metadata: the contents of ``run.json``.
     """
     kept, offsets = _Kept(whole.matches, parts), whole.clock_rows()
-    part = replace(
+    return replace(
         whole,
         devices=tuple(part.device for part in parts),
         matches=kept.matches(),
@@ -125,11 +117,7 @@ def restrict_analysis(
         latencies=tuple(latency for old in whole.latencies if len((latency := kept.latency(old)).instances)),
         stragglers=kept.stragglers(whole.stragglers),
         offsets=tuple(offsets[part.number] for part in parts),
-        findings=tuple(map(kept.finding, whole.findings)),
     )
-    if all(one.steps == slice(None) for one in parts):
-        return part
-    return replace(part, findings=findings(part, metadata))
 
 
 class _Kept:
@@ -192,36 +180,7 @@ class _Kept:
         return replace(whole, instances=instances, transfer_ns=whole.transfer_ns[chosen], slow=whole.slow[chosen])
 
     def stragglers(self, whole: Stragglers) -> Stragglers:
-        """Return the late arrivals of the kept devices in the kept steps, with their delays."""
+        """Return the late arrivals of the kept devices in the kept steps."""
         in_steps = np.isin(self._whole.step.astype(str), [*self._steps])
-        rows = (self._device[whole.device] >= 0) & (self.instances & in_steps)[whole.instance]
-        # Of some steps, a delay costs what the late arrivals there cost; of all steps, it keeps its cost.
-        cost = np.array([delay.cost_ns for delay in whole.delays])
-        kept = np.array([self._device[delay.device] >= 0 for delay in whole.delays], np.bool_)
-        if not in_steps.all():
-            kept &= np.isin(np.arange(len(kept)), whole.delay[rows])
-            cost = np.bincount(whole.delay[rows], whole.cost_ns[rows], len(kept))
-        number = np.cumsum(kept) - 1
-        delays = zip(whole.delays, kept.tolist(), cost.tolist(), strict=True)
-        return Stragglers(
-            instance=self._instance[whole.instance[rows]],
-            device=self._device[whole.device[rows]],
-            late_ns=whole.late_ns[rows],
-            cost_ns=whole.cost_ns[rows],
-            cause=tuple(cause for cause, stays in zip(whole.cause, rows.tolist(), strict=True) if stays),
-            delay=number[whole.delay[rows]],
-            delays=tuple(self._delay(delay, ns) for delay, stays, ns in delays if stays),
-        )
-
-    def _delay(self, whole: Delay, cost_ns: float) -> Delay:
-        collectives = [int(self._instance[i]) for i in whole.collectives if self._instance[i] >= 0]
-        waiting = tuple(int(self._device[d]) for d in whole.waiting if self._device[d] >= 0)
-        device = int(self._device[whole.device])
-        return dataclasses.replace(whole, device=device, waiting=waiting, collectives=collectives, cost_ns=cost_ns)
-
-    def finding(self, whole: Finding) -> Finding:
-        """Let the evidence name the collective by its new number; None if it is not kept."""
-        if not isinstance(instance := whole.evidence.get("instance"), int):
-            return whole
-        moved = int(self._instance[instance])
-        return replace(whole, evidence=whole.evidence | {"instance": moved if moved >= 0 else None})
+        kept = whole.filter((self._device[whole.device] >= 0) & (self.instances & in_steps)[whole.instance])
+        return replace(kept, instance=self._instance[kept.instance], device=self._device[kept.device])

@@ -10,7 +10,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES, Split
 from dptrace.core.table import frame, html_table, rows_of
 from dptrace.core.units import milliseconds
-from dptrace.run.columns import CALLS, FINDINGS, GAINS, IDLE, MATCHED, STEPS, TOTALS, OneDevice
+from dptrace.run.columns import CALLS, FINDINGS, IDLE, MATCHED, STEPS, TOTALS, OneDevice
 from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ _MAX_HTML_ROWS = 16
 
 
 def finding_frame(found: Sequence[Finding]) -> pd.DataFrame:
-    """Return a row per finding; with the columns of a gain where the findings have one."""
-    gained = any(finding.gain is not None for finding in found)
-    return frame((finding.to_dict() for finding in found), (*FINDINGS, *GAINS) if gained else FINDINGS)
+    """Return a row per finding."""
+    return frame((finding.to_dict() for finding in found), FINDINGS)
 
 
 def rank_rows(collectives: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

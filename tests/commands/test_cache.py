@@ -18,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "cache"
     monkeypatch.setenv("DPTRACE_CACHE", str(place))
     path = training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json")
-    assert 0 == CliRunner().invoke(cli, ["analyze", "--no-gains", str(path)]).exit_code
+    assert 0 == CliRunner().invoke(cli, ["analyze", "--csv", str(path)]).exit_code
     (place / "mine.txt").write_text("kept")
     return place
 

@@ -66,13 +66,13 @@ def test_each_tool_answers_with_the_figures_of_its_verb() -> None:
         ("open_run", {"run": ddp}),
         ("split", {"run": ddp}),
         ("split", {"run": ddp, "by": "step", "steps": "11", "ranks": "1"}),
-        ("findings", {"run": ddp, "gains": True}),
+        ("findings", {"run": ddp}),
         ("stragglers", {"run": ddp}),
         ("kernels", {"run": ddp, "by": "operator", "match": "addmm", **limit}),
         ("diff", {"before": naive, "after": [ddp], "table": "kernels", **limit}),
         ("whatif", {"run": naive, "changes": {"bandwidth": "2x", "no_straggler": True, "straggler": "1=20ms"}}),
     )
-    analysis = printed("analyze", str(TRACES / ddp), "--gains")
+    analysis = printed("analyze", str(TRACES / ddp))
     compared = printed("diff", str(TRACES / naive), str(TRACES / ddp))
     predicted = printed("whatif", str(TRACES / naive), "--bandwidth", "2x", "--no-straggler", "--straggler", "1=20ms")
     operators = printed("kernels", str(TRACES / ddp), "--by", "operator", "--match", "addmm")

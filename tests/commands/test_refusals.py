@@ -25,7 +25,7 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
         ("RUN --memory --hta-compat", 2, "--memory"),
         ("RUN --steps 10 --no-cache --dask local", 2, "--no-cache"),
         ("RUN --jobs 2 --dask local", 2, "--dask"),
-        *((f"RUN --gains {other}", 2, "--gains") for other in ("--csv", "--collectives", "--memory", "--no-align")),
+        *((f"RUN --{option}", 2, "No such option") for option in ("gains", "no-gains")),
         *((f"RUN --hta-compat {other}", 2, "--hta-compat") for other in ("--collectives", "--dask local", "--jobs 2")),
     ],
     "kernels": [
@@ -40,7 +40,6 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
         ("RUN --by host --kind compute", 2, "--kind"),
         ("RUN --by host --sort delay", 2, "sort by self"),
         ("RUN --csv --no-findings", 2, "--no-findings"),
-        *((f"RUN --gains {other}", 2, "--gains") for other in ("--csv", "--by host", "--no-findings")),
     ],
     "critical-path": [
         ("RUN --step 77", 2, "77"),
@@ -119,7 +118,6 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
             (f"RUN --critical-path {other}", 2, "--critical-path")
             for other in ("--text", "--serve", "--svg a.svg", "--view idle", "--against b")
         ),
-        ("RUN --gains --against OTHER", 2, "--gains"),
         *(
             (f"nowhere {asked} {other}", 2, "Gantt page of one run")
             for asked in ("--serve", "--port 8000", "--host ::1")

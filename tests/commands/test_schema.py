@@ -35,10 +35,10 @@ jsonschema = pytest.importorskip("jsonschema")
 WORKLOAD = "--params 8M --tokens 1k --peak-tflops 1"
 LINES = f"""
 analyze naive {WORKLOAD}
-analyze interleaved --gains
+analyze interleaved
 analyze incomplete
 analyze memory --memory
-analyze shared/straggler_v100_4ranks --gains
+analyze shared/straggler_v100_4ranks
 analyze layers --hta-compat
 kernels layers
 kernels layers --by operator --per-rank
@@ -50,7 +50,7 @@ kernels layers --by annotation
 kernels layers --by phase --kind compute
 kernels layers --by host --per-rank
 kernels naive --no-findings
-kernels shared/sharded_h100_8ranks --gains
+kernels shared/sharded_h100_8ranks
 diff naive interleaved --fail-if wall>+300%
 diff --before naive single --after interleaved ddp {WORKLOAD}
 diff layers job
@@ -181,7 +181,7 @@ def test_answers_of_long_measurements_have_their_schema(tmp_path: Path) -> None:
 )
 def test_a_schema_allows_nothing_else(place: str, folder: Path) -> None:
     """No further key, none missing, and no other type, wherever they are."""
-    text = CliRunner().invoke(cli, ["analyze", str(folder / "naive"), "--gains", "--json"]).stdout
+    text = CliRunner().invoke(cli, ["analyze", str(folder / "naive"), "--json"]).stdout
     schema = validator("analyze")
 
     def is_valid(change: Callable[[dict[str, Any]], object]) -> bool:
@@ -196,7 +196,7 @@ def test_a_schema_allows_nothing_else(place: str, folder: Path) -> None:
     assert not is_valid(lambda part: part.update({"another": 1}))
     for key in keys:
         assert not is_valid(lambda part, key=key: part.update({key: [{"no": "such"}]})), key  # type: ignore[misc]
-        optional = key.startswith("gain_") or key == "utilization"
+        optional = key == "utilization"
         assert optional == is_valid(lambda part, key=key: part.pop(key)), key  # type: ignore[misc]
 
 

@@ -192,7 +192,8 @@ def test_the_worst_run_is_first_in_every_form(tmp_path: Path, monkeypatch: pytes
     page = tmp_path / "runs.html"
 
     assert ["naive_cpu_2ranks", "ddp_cpu_2ranks", "single_cpu"] == [Path(run).name for run in document["worst_first"]]
-    assert ([1], "compute") == (rows[names[1]]["culprit"]["ranks"], rows[names[1]]["culprit"]["cause"])
+    assert [1] == rows[names[1]]["culprit"]["ranks"]
+    assert rows[names[1]]["culprit"]["waited_ns"] > 0
     assert rows["single_cpu"]["culprit"] is None
     for name, row in rows.items():
         split = dptrace.open(tmp_path / "fleet" / name).steps()
@@ -201,4 +202,4 @@ def test_the_worst_run_is_first_in_every_form(tmp_path: Path, monkeypatch: pytes
     text = invoke("fleet").stdout
     assert text.index("naive_cpu") < text.index("ddp_cpu") < text.index("single_cpu")
     assert 0 == invoke("fleet", "-o", page).exit_code
-    assert page.read_text(encoding="utf-8").count("rank 1: compute") >= 2
+    assert page.read_text(encoding="utf-8").count("rank 1") >= 2

@@ -93,7 +93,7 @@ def test_figures_come_back_from_the_cluster(
     """`--dask` prints what the same command prints without; relative paths hold, though workers live elsewhere."""
     monkeypatch.chdir(folder.parent)
     (folder / "r2.json").write_text("")
-    words = ["analyze", "--json", "--no-gains", folder.name]
+    words = ["analyze", "--json", folder.name]
     here, there = both(words, address, monkeypatch, tmp_path)
 
     assert (0, here.stdout) == (there.exit_code, there.stdout)
@@ -102,7 +102,6 @@ def test_figures_come_back_from_the_cluster(
 
 REAL = Path(__file__).parents[2] / "traces"
 VERBS = [
-    "analyze --json --gains",
     "analyze --json --steps 11:12",
     "analyze --memory --json",
     "kernels --json --by operator",

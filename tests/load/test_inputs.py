@@ -9,6 +9,7 @@ import pytest
 import dptrace
 from dptrace.core.notes import DEVICE, LAUNCHES, MARKS, RECORDS
 from dptrace.errors import DptraceError, TraceError
+from dptrace.replay.findings import findings_of
 from dptrace.run.cross_rank import mean_step
 from tests.support.paths import ROOT
 
@@ -115,10 +116,10 @@ def test_of_a_damaged_recording_no_change_is_predicted() -> None:
 def test_no_gain_or_cost_exceeds_a_step(name: str) -> None:
     """Of each input that is read."""
     try:
-        run = dptrace.open(FILES / name).with_gains()
+        run = dptrace.open(FILES / name)
     except TraceError:
         return
-    findings = run.cross_rank.findings
+    findings = findings_of(run)
 
     assert all(0 <= finding.share <= 1 for finding in findings)
     assert all(finding.gain.share <= 1 for finding in findings if finding.gain and finding.gain.share is not None)

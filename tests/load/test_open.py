@@ -19,7 +19,7 @@ from dptrace.core.files import cache_folder
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load import open as load_open
 from dptrace.load import rank_file
-from dptrace.load.open import is_small, open_run
+from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.load.stored_file import RankFile
 from dptrace.readers.kineto import reader
@@ -283,14 +283,6 @@ def file_of(folder: Path, name: str, size: int) -> Source:
     return Source(str(path))
 
 
-def test_only_small_files_of_this_machine_are_small(tmp_path: Path) -> None:
-    """Bytes of all files count, those of compressed ones ten times; URLs, standard input and missing files never do."""
-    assert is_small([file_of(tmp_path, "a.json", 5_000_000), file_of(tmp_path, "b.json.gz", 400_000)])
-    assert not is_small([file_of(tmp_path, "c.json", 20_000_000), file_of(tmp_path, "d.json.gz", 2_400_000)])
-    for source in (Source.of("https://example.org/rank0.json"), Source.of("-"), Source(str(tmp_path / "missing.json"))):
-        assert not is_small([source])
-
-
 # The options for reading a run.
 
 
@@ -302,7 +294,7 @@ def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
     assert "local" == ReadOptions(dask="local").dask
 
 
-@pytest.mark.parametrize("verb", ["whatif", "critical-path", "view --gains -o page.html", "kernels --gains", "advise"])
+@pytest.mark.parametrize("verb", ["whatif", "critical-path", "view -o page.html", "kernels", "advise"])
 def test_what_a_replay_needs_is_said_before_it_starts(
     verb: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import dptrace
-from dptrace.analysis.findings.finding import Finding, Gain, by_gain
-from dptrace.replay.gains import Measurer, with_gains
+from dptrace.analysis.findings.finding import Finding, Gain
+from dptrace.replay.findings import findings_of
+from dptrace.replay.gains import Measurer
 from dptrace.replay.transforms.change import Compute, HiddenCollectives
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.finding_places import finding_places
@@ -19,19 +20,18 @@ from tests.support.replay_files import job_rank
 
 
 def gain_of(run: dptrace.Run, kind: str) -> tuple[Finding, Gain]:
-    """Return a run's most expensive finding of a kind, and its gain."""
-    finding = next(finding for finding in run.with_gains().cross_rank.findings if finding.kind == kind)
-    assert finding.gain is not None
+    """Return a run's first finding of a kind, and its gain."""
+    finding = next(finding for finding in findings_of(run) if finding.kind == kind)
     return finding, finding.gain
 
 
-def test_a_straggler_gains_what_it_costs(late: dptrace.Run) -> None:
+def test_a_straggler_gains_what_others_wait(late: dptrace.Run) -> None:
     """Nothing else holds the ranks up: a step would be shorter by all that they wait, as the what-if says."""
     finding, gain = gain_of(late, "straggler")
 
-    assert 5_000_000 == finding.cost_ns
+    assert 2_500_000 == finding.counted_ns  # of two ranks, one waits for 5 ms
     assert 5_000_000 == pytest.approx(gain.ns, abs=10)
-    assert late.whatif(no_straggler=True).step_gain_ns == gain.ns == (gain.next_ns or 0) + (gain.rest_ns or 0)
+    assert late.whatif(no_straggler=True).step_gain_ns == gain.ns == gain.next_ns
     assert 5_000_000 == pytest.approx(gain.median_step_ns, abs=10)
     assert gain.low_ns is not None
     assert gain.high_ns is not None
@@ -42,27 +42,19 @@ def test_idle_time_behind_another_rank_gains_nothing(hidden: dptrace.Run) -> Non
     """Rank 0 waits for its data while rank 1 computes: the time is counted, but no step would be shorter."""
     finding, gain = gain_of(hidden, "data_loading")
 
-    assert 2_500_000 == finding.cost_ns
+    assert 2_500_000 == finding.counted_ns
     assert 0 == gain.ns
     assert "2.50 ms" in gain.reason
     assert "critical path" in gain.reason
 
 
-def test_findings_stay_as_they_are(late: dptrace.Run) -> None:
-    """Gains add to findings that are no stragglers: their costs and texts stay, and so does the run that was asked."""
-    plain, gained = late.findings(), late.with_gains().findings()
-    others = plain[plain["kind"] != "straggler"].reset_index(drop=True)
+def test_findings_on_some_steps_are_those_of_these_steps(late: dptrace.Run) -> None:
+    """They are found again, with gains of the same replay."""
+    found = findings_of(late.select(steps=(2, 3)))
 
-    assert others.equals(gained[gained["kind"] != "straggler"][list(plain.columns)].reset_index(drop=True))
-    assert "gain_ns" not in plain
-
-
-def test_findings_on_some_steps_have_gains(late: dptrace.Run) -> None:
-    """Of some steps, findings are found again, with gains."""
-    part = late.with_gains().select(steps=(2, 3))
-
-    assert all(finding.gain is not None for finding in part.cross_rank.findings)
-    assert {"straggler"} <= set(part.findings()["kind"])
+    assert all(finding.has_gain for finding in found)
+    assert "straggler" == found[0].kind
+    assert {"ProfilerStep#2", "ProfilerStep#3"} == set(found[0].evidence["lost_by_step_ns"])
 
 
 @pytest.mark.parametrize(("gone", "reason"), [(True, "second time"), (False, "launched the work are not known")])
@@ -75,40 +67,63 @@ def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path, gone: bool, reas
     run = dptrace.open(tmp_path, cache=False)
     for path in tmp_path.iterdir() if gone else ():
         path.unlink()
-    gains = [finding.gain for finding in run.with_gains().cross_rank.findings]
+    found = findings_of(run)
 
-    assert gains
-    assert all(gain and gain.ns is None and reason in gain.reason for gain in gains)
+    assert found
+    assert all(finding.gain.ns is None and reason in finding.gain.reason for finding in found)
 
 
 def test_delays_that_hide_each_other_gain_together(hidden: dptrace.Run) -> None:
     """Rank 0 loads data for 5 ms while rank 1 computes: neither gains alone, both together gain all of it."""
-    found = hidden.with_gains().cross_rank.findings
+    found = findings_of(hidden)
     first, second = (finding for finding in found if finding.kind == "straggler")
 
     assert found[:2] == (first, second)
-    assert [0, 0] == [finding.gain and finding.gain.ns for finding in (first, second)]
+    assert [0, 0] == [finding.gain.ns for finding in (first, second)]
     assert [0, 5_000_000] == [finding.figure[0] for finding in (first, second)]
     assert not first.is_minor
     assert hidden.whatif(no_straggler=True).step_gain_ns == 5_000_000
 
 
 def test_the_largest_gain_comes_first(hidden: dptrace.Run) -> None:
-    """What is counted most comes after what would gain more; without gains the costs decide."""
-    found = [finding for finding in hidden.with_gains().cross_rank.findings if finding.kind != "straggler"]
+    """What is counted most comes after what would gain more."""
+    found = [finding for finding in findings_of(hidden) if finding.kind != "straggler"]
 
-    assert ["data_loading", "exposed_comm"] == [finding.kind for finding in hidden.cross_rank.findings]
+    assert ["data_loading", "exposed_comm"] == [one.kind for one in sorted(found, key=lambda one: -one.counted_ns)]
     assert ["exposed_comm", "data_loading"] == [finding.kind for finding in found]
-    assert list(found) == list(by_gain(found))
 
 
-def test_one_cause_counts_once(late: dptrace.Run) -> None:
-    """What findings are shown with adds up to no more than what all of them gain together."""
-    found = late.with_gains().cross_rank.findings
-    step_ns = int(late.steps()["wall_ns"].mean())
+def test_one_stall_is_one_finding(tmp_path: Path) -> None:
+    """The loader of one rank is late by 5 ms: its idle time has no gain of its own once that rank is level."""
+    run = dptrace.open(planted_job(tmp_path, [Plant(1, "loader", 5)]), cache=False)
+    first, *others = findings_of(run)
 
-    assert sum(finding.figure[0] for finding in found if finding.gain and finding.gain.ns is not None) <= step_ns
-    assert all(one.gain.next_ns <= one.gain.ns for one in found if one.gain and one.gain.ns and one.gain.next_ns)
+    assert ("straggler", "data_loading") == (first.kind, first.evidence["cause"])
+    assert 5_000_000 == pytest.approx(first.figure[0], rel=0.1)
+    loading = next(finding for finding in others if finding.kind == "data_loading")
+    assert loading.is_minor
+    assert 5_000_000 == pytest.approx(loading.gain.ns, rel=0.1)
+    assert "Findings above have part of the same time" in loading.gain.reason
+
+
+def test_what_all_do_is_not_one_ranks(tmp_path: Path) -> None:
+    """All loaders are late by 5 ms, and one by 2 ms more: first that is its share, then the rest is everybody's."""
+    plants = [Plant(rank, "loader", 7 if rank == 1 else 5) for rank in range(4)]
+    found = findings_of(dptrace.open(planted_job(tmp_path, plants), cache=False))
+    late, loading = found[:2]
+
+    assert ("straggler", "data_loading") == (late.kind, loading.kind)
+    assert [2_000_000, 5_000_000] == [pytest.approx(one.figure[0], rel=0.1) for one in (late, loading)]
+
+
+def test_shown_gains_add_up_to_that_of_all(late: dptrace.Run, hidden: dptrace.Run) -> None:
+    """To the nanosecond, and each is what the changes up to it gain together."""
+    for run in (late, hidden):
+        found = [finding for finding in findings_of(run) if finding.has_gain]
+        step_ns = int(run.steps()["wall_ns"].mean())
+
+        assert 0 < sum(finding.figure[0] for finding in found) <= step_ns
+        assert found[0].evidence.get("needed") or found[0].gain.ns == found[0].gain.next_ns
 
 
 @needs_real_traces
@@ -120,7 +135,7 @@ def test_a_known_straggler_gains_what_its_removal_gave() -> None:
     assert gain.ns is not None
     assert 979 == pytest.approx(gain.ns / 1e6, abs=5)
     assert run.whatif(no_straggler=True).step_gain_ns == pytest.approx(gain.ns, rel=0.01)
-    assert finding.cost_ns > gain.ns
+    assert finding.counted_ns > 0
 
 
 def test_waiting_for_missing_ranks_is_no_gain(tmp_path: Path) -> None:
@@ -128,7 +143,7 @@ def test_waiting_for_missing_ranks_is_no_gain(tmp_path: Path) -> None:
     path = job_rank(0, 300, 5523).write(tmp_path / "rank0.json")
     finding, gain = gain_of(dptrace.open(path, cache=False), "exposed_comm")
 
-    assert finding.cost_ns > 5_000_000
+    assert finding.counted_ns > 5_000_000
     assert gain.ns is None
     assert "missing" in gain.reason
 
@@ -160,35 +175,35 @@ def test_hidden_collectives_leave_the_links_their_time(run: dptrace.Run) -> None
 
 
 def test_ranks_that_are_late_in_turns_are_jitter(tmp_path: Path) -> None:
-    """Each of four ranks computes longer in one step, too little for a finding of its own: 20 µs more cost 20 µs."""
-    cost = []
+    """Each of four ranks computes longer in one step, too little for a finding of its own: 20 µs more gain 20 µs."""
+    gained = []
     for ms in (0.12, 0.14):
         plants = [Plant(rank, "kernel", ms, [rank]) for rank in range(4)]
-        run = dptrace.open(planted_job(tmp_path / str(ms), plants), cache=False).with_gains()
-        found = {finding.kind: finding for finding in run.cross_rank.findings}
+        run = dptrace.open(planted_job(tmp_path / str(ms), plants), cache=False)
+        found = {finding.kind: finding for finding in findings_of(run)}
         assert "straggler" not in found
-        cost.append(found["jitter"].cost_ns)
+        gained.append(found["jitter"].figure[0])
 
-    assert 20_000 == pytest.approx(cost[1] - cost[0], abs=10)
+    assert 20_000 == pytest.approx(gained[1] - gained[0], abs=10)
 
 
 def test_what_gains_nothing_is_not_among_the_first(hidden: dptrace.Run) -> None:
     """It stands after what gains something, and above no chart, however much of it was counted."""
-    run = hidden.with_gains()
-    found = run.cross_rank.findings
+    found = findings_of(hidden)
     minor = [finding.text for finding in found if finding.is_minor]
 
     assert minor == [finding.text for finding in found[-len(minor) :]]
-    assert not set(minor) & {entry["text"] for entry in finding_places(run, chart(run))}
+    assert not set(minor) & {entry["text"] for entry in finding_places(hidden, chart(hidden))}
 
 
-def test_findings_stay_where_a_replay_does_not_know_their_gain() -> None:
-    """Ranks that share a GPU wait for each other without a recorded reason: the costs are those that waiting shows."""
-    run = dptrace.open(TRACES / "ddp_h200_2ranks")
-    found = with_gains(run).cross_rank.findings
+def test_where_a_replay_cannot_tell_waiting_has_no_cause() -> None:
+    """Ranks that share a GPU wait for each other without a recorded reason: who waits for whom is measured."""
+    found = findings_of(dptrace.open(TRACES / "ddp_h200_2ranks"))
+    late = next(finding for finding in found if finding.kind == "straggler")
 
-    assert [one.text for one in run.cross_rank.findings] == [one.text for one in found]
-    assert all(one.gain is not None and one.gain.ns is None and "unexplained" in one.gain.doubts for one in found)
+    assert all(one.gain.ns is None and one.gain.reason for one in found)
+    assert "Rank 1 waits for rank 0: up to 1.77 ms late at an all_reduce in ProfilerStep#21." == late.text
+    assert "unknown" == late.evidence["cause"]
 
 
 def test_what_is_said_of_the_replay_of_one_step_is_that_of_a_step() -> None:

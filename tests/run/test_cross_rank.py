@@ -12,9 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 import dptrace
+from dptrace.analysis.findings.finding import FindingContext
+from dptrace.analysis.findings.stragglers import measured_waiting
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import COMPUTE
 from dptrace.load.open import open_run
+from dptrace.replay.findings import findings_of
 from dptrace.run.cross_rank import (
     CrossRankAnalysis,
     analyze_cross_rank,
@@ -301,10 +304,11 @@ def test_no_rank_waits_for_itself_or_has_a_clock_ahead_of_its_own() -> None:
 
     assert any("Rank 0 GPU 1's clock is 900 µs ahead of rank 0 GPU 0's" in note for note in across.notes)
     assert {-1} == set(across.exposed_waits[0].calls.waits_for.tolist())
-    assert any(finding.text.startswith("A GPU of rank 0 waits for another") for finding in across.findings)
+    (finding,) = measured_waiting(FindingContext(across))
+    assert finding.text.startswith("A GPU of rank 0 waits for another")
 
 
-def test_a_finding_costs_no_more_than_the_step() -> None:
+def test_waiting_is_no_more_than_the_step() -> None:
     """A rank that keeps five process groups waiting loses the time once, and none before its own steps."""
     ends = [110_000_000 * n for n in range(1, 5)]
     groups = {i: pair_of(0, i, f"g{i}") for i in range(1, 6)}
@@ -317,18 +321,17 @@ def test_a_finding_costs_no_more_than_the_step() -> None:
         rank(i, [reduce(n // 2, end + 1_000 * i, length=100_000_000, **about) for n, end in enumerate(ends)])
         for i, about in groups.items()
     ]
-    findings = [one for one in analysis_of(rank(0, late), *waiting).findings if one.kind == "straggler"]
+    (finding,) = measured_waiting(FindingContext(analysis_of(rank(0, late), *waiting)))
 
-    assert findings
-    assert all(0.5 < finding.share <= 1 for finding in findings)
+    assert 0.5 < finding.share <= 1
 
 
 @pytest.mark.skipif(not INPUTS.exists(), reason=f"the inputs are not here ({INPUTS})")
 @pytest.mark.parametrize("name", ["files/nc_finding_112_percent", "plants/mesh_opt"])
-def test_neither_with_gains_nor_without_a_finding_costs_more_than_the_step(name: str) -> None:
+def test_findings_gain_no_more_than_the_step(name: str) -> None:
     """Durations are damaged, so that none can be made; a rank is late in two groups."""
     run = dptrace.open(INPUTS / name)
-    findings = [*run.cross_rank.findings, *run.with_gains().cross_rank.findings]
+    findings = findings_of(run)
 
     assert run.is_limited or any(finding.kind == "straggler" for finding in findings)
     assert all(finding.share <= 1 for finding in findings)

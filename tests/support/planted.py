@@ -54,8 +54,8 @@ class _Rank:
         self.add("cuda_runtime", "cudaLaunchKernel", called, self.host, correlation=self.correlation)
         return called
 
-    def kernel(self, name: str, start: float, end: float, stream: int = 7) -> None:
-        args = {"stream": stream, "device": self.number, "correlation": self.correlation}
+    def kernel(self, name: str, start: float, end: float) -> None:
+        args = {"stream": 7, "device": self.number, "correlation": self.correlation}
         self.add("kernel", name, start, end, **args)
         self.device = end
 
@@ -136,7 +136,7 @@ def _all_reduce(job: Sequence[_Rank], noise: random.Random) -> None:
     begun = [max(rank.launch() + 8, rank.device) for rank in job]
     end = max(begun) + _TRANSFER_US
     for rank, start in zip(job, begun, strict=True):
-        rank.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", start, end + noise.uniform(0, 4), stream=20)
+        rank.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", start, end + noise.uniform(0, 4))
 
 
 def _write(folder: Path, rank: _Rank, ranks: int, ppm: float) -> None:

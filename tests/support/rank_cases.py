@@ -136,7 +136,6 @@ def without(device: DeviceFigures, *communications: int) -> DeviceFigures:
         timeline=timeline.filter(kept),
         exposed_ns=device.exposed_ns[kept],
         overlapped_ns=device.overlapped_ns[kept],
-        arrivals=device.arrivals.filter(kept[comm]),
     )
 
 

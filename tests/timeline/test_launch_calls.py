@@ -9,6 +9,7 @@ import pytest
 
 import dptrace
 from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.replay.findings import findings_of
 from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT
 
@@ -67,7 +68,7 @@ def test_a_copy_of_pageable_memory_is_the_host_s_while_its_call_stages_it(tmp_pa
     file = Planted().work(150, 3_150, 2_900, 3_140, copy=True).work(3_160, 3_165, 3_170, 10_000)
 
     assert 2_750 == file.causes(tmp_path)["launching_ns"]
-    findings = {finding.kind: finding for finding in dptrace.open(tmp_path / "t.json", cache=False).cross_rank.findings}
+    findings = {finding.kind: finding for finding in findings_of(dptrace.open(tmp_path / "t.json", cache=False))}
     assert "pinned memory" in findings["launching"].advice
     assert "CUDA_MODULE_LOADING" not in findings["launching"].advice
 
@@ -99,7 +100,7 @@ def test_a_slow_call_after_a_wait_is_both(tmp_path: Path) -> None:
 def test_what_nothing_shows_is_unexplained(file: Planted, tmp_path: Path) -> None:
     """Without a call that let this kernel's stream wait, no stream is blamed, and nothing is advised."""
     assert {"unexplained_ns": 1_000} == only_explained(file.work(150, 155, 1_150, 10_000).causes(tmp_path))
-    findings = dptrace.open(tmp_path / "t.json", cache=False).cross_rank.findings
+    findings = findings_of(dptrace.open(tmp_path / "t.json", cache=False))
     assert not {"launching", "waiting", "unexplained"} & {finding.kind for finding in findings}
 
 
@@ -134,14 +135,14 @@ def test_a_step_would_gain_what_its_launching_calls_take_too_long(call_us: int, 
         file.work(at + 10, at + 10 + call_us, at + 13 + call_us, at + 3_000 + call_us)
         file.work(at + 7_000, at + 7_005, at + 7_010, at + 9_900)
         file.event("cuda_runtime", "cudaDeviceSynchronize", at + 7_010, at + 9_905)
-    run = dptrace.open(file.write(tmp_path / "t.json"), cache=False).with_gains()
-    found = {finding.kind: finding for finding in run.cross_rank.findings}
+    run = dptrace.open(file.write(tmp_path / "t.json"), cache=False)
+    found = {finding.kind: finding for finding in findings_of(run)}
 
     assert ("launching" in found) == (call_us > 20)
     if call_us > 20:
         gain = found["launching"].gain
         assert gain is not None
-        assert 1_000 * call_us == found["launching"].cost_ns == pytest.approx(gain.ns, rel=0.01)
+        assert 1_000 * call_us == found["launching"].counted_ns == pytest.approx(gain.ns, rel=0.01)
         assert "CUDA_MODULE_LOADING=EAGER" in found["launching"].advice
 
 

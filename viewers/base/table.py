@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
-from dptrace.analysis.findings.finding import Gain
+from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.per_gpu.split import KindFigures
 from dptrace.core.units import byte_size, duration, milliseconds, sanitize
 from dptrace.run.columns import HEADINGS
@@ -38,23 +38,25 @@ def step_label(name: str) -> str:
     return name.removeprefix("ProfilerStep#")
 
 
-def gain_sentence(gain: Gain) -> str:
-    """Return what a step would gain without a finding, with its range; or why that is not known.
+def gain_sentence(finding: Finding) -> str:
+    """Return what a step gains without a finding, with its range; or why that is not known.
 
-    >>> gain_sentence(Gain("rank 2 level with the others", 978_800_000, 958_100_000, 996_100_000))
-    'Would gain 978.8 ms a step (958.1 ms to 996.1 ms): rank 2 level with the others.'
+    >>> gain = Gain("rank 2 level with the others", 978_800_000, 958_100_000, 996_100_000, 978_800_000, 0.5)
+    >>> gain_sentence(Finding("straggler", "", "", 1_000_000_000, 0.5, gain=gain))
+    'Gains 978.8 ms a step (958.1 ms to 996.1 ms): rank 2 level with the others.'
     """
-    if gain.ns is None:
-        return f"Gain unknown: {gain.reason}"
+    gain = finding.gain
+    if gain.ns is None or gain.next_ns is None:
+        return f"{duration(finding.counted_ns)} counted; gain unknown: {gain.reason}"
     if gain.ns < 0:
-        return f"Would lose {duration(-gain.ns)} a step: {gain.change}."
+        return f"Loses {duration(-gain.ns)} a step: {gain.change}."
     low, high = (duration(ns) if ns else "0" for ns in (gain.low_ns, gain.high_ns))
     known = gain.high_ns is not None
     between, at_most = (f" ({low} to {high})", f" (at most {high} a step)") if known else ("", "")
     text = f"{duration(gain.ns)} a step{between}" if gain.ns else f"nothing{at_most}"
-    if gain.next_ns and gain.next_ns > 1.1 * gain.ns:
-        text = f"{duration(gain.next_ns)} a step with those above, alone {text}"
-    return f"Would gain {text}: {gain.change}. {gain.reason}".rstrip()
+    if abs(gain.next_ns - gain.ns) > 0.1 * max(gain.ns, gain.next_ns):
+        text = f"{duration(gain.next_ns) if gain.next_ns else 'nothing'} after those above, alone {text}"
+    return f"Gains {text}: {gain.change}. {gain.reason}".rstrip()
 
 
 def rank_label(run: Run, timeline: Timeline) -> str:

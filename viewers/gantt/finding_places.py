@@ -1,4 +1,4 @@
-"""The most expensive findings of a run, each with the place in its Gantt chart that shows it."""
+"""The first findings of a run, each with the place in its Gantt chart that shows it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.findings.finding import Finding, leading
-from dptrace.analysis.findings.stragglers import grouped, reached
 from dptrace.analysis.per_gpu.split import CAUSES, Part
 from dptrace.core.intervals import Int64, IntervalSet, intersect, union
 from dptrace.core.units import duration, share
+from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
 from dptrace.viewers.base.table import gain_sentence
@@ -45,20 +45,20 @@ class Place:
 
 
 def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
-    """Return the most expensive findings as data of the page.
+    """Return the first findings as data of the page.
 
     Each has ``figure``, ``share``, ``text`` and ``advice``; ``place`` is None where the chart does not show its step.
     """
     return [
         {
             "figure": duration(finding.figure[0]),
-            "share": f"{'cost' if finding.figure_is_cost else 'gain'}, {share(finding.figure[1])} of a step",
+            "share": f"{'gain' if finding.has_gain else 'counted'}, {share(finding.figure[1])} of a step",
             "text": finding.text,
-            "advice": finding.advice if finding.gain is None else f"{finding.advice} {gain_sentence(finding.gain)}",
+            "advice": f"{finding.advice} {gain_sentence(finding)}",
             "idle": _cause(finding) in CAUSES,
             "place": _as_data(place_of(finding, run, chart)),
         }
-        for finding in leading(run.cross_rank.findings)[:MOST]
+        for finding in leading(findings_of(run))[:MOST]
     ]
 
 
@@ -146,14 +146,16 @@ def _delayed(run: Run, chart: Chart, reached: Place, instance: int) -> Place:
     own = (track, shown[instance]) if instance in shown else reached.collective
     arrivals = tuple((place, calls[one]) for one, place in shown.items())
     reached = replace(reached, collective=own, late=arrivals)
-    delay = next((one for one in late.delays if one.device == device and instance in one.collectives[:1]), None)
-    if delay is None:
+    # Its longest idle gap before it arrived shows why, if it is much of the delay.
+    step = _step(chart, track, str(matches.step[instance]))
+    lane, arrived = _lane(chart, track, Role.IDLE), reached.end_ns
+    if own is not None and own[0] == track:
+        arrived = int(_lane(chart, track, Role.COLLECTIVES).start_ns[own[1]])
+    if step is None:
         return reached
-    begin, end = chart.axes[track].since(np.array([delay.start_ns, delay.end_ns], np.int64)).tolist()
-    lane = _lane(chart, track, Role.IDLE)
-    inside = (lane.start_ns < end) & (lane.start_ns + lane.duration_ns > begin)
-    gap = _longest_gap(Place(track, begin, end), lane, inside)
-    if gap is None or gap.end_ns - gap.start_ns < _MUCH * delay.late_ns:
+    inside = (lane.start_ns < arrived) & (lane.start_ns + lane.duration_ns > step.start_ns)
+    gap = _longest_gap(step, lane, inside)
+    if gap is None or gap.end_ns - gap.start_ns < _MUCH * calls.get(instance, 0):
         return reached
     whole = min(reached.start_ns, gap.start_ns), max(reached.end_ns, gap.end_ns)
     return replace(reached, start_ns=whole[0], end_ns=whole[1], gap_ns=gap.gap_ns)
@@ -251,9 +253,9 @@ def counted(finding: Finding, run: Run, chart: Chart) -> list[Counted]:
 def _waits(finding: Finding, run: Run, chart: Chart) -> list[Counted]:
     """Return the waits that a finding on late ranks counted, and before them the idle time of these ranks meanwhile."""
     matches, late = run.cross_rank.matches, finding.evidence["ranks"]
-    groups = grouped(run.cross_rank.stragglers.delays)
-    group = next((one for one in groups if one.largest.collectives[0] == finding.evidence["instance"]), None)
-    rows = np.flatnonzero(np.isin(matches.instance, sorted(reached(group) if group else ())))
+    arrivals = run.cross_rank.stragglers
+    reached = [matches.device_ids[device][0] in late for device in arrivals.device.tolist()]
+    rows = np.flatnonzero(np.isin(matches.instance, arrivals.instance[np.array(reached, np.bool_)]))
     ids = [(timeline.rank, timeline.device) for timeline in run.timelines]
     calls: dict[int, list[tuple[int, int]]] = {}
     for device, index in zip(matches.device[rows].tolist(), matches.index[rows].tolist(), strict=True):

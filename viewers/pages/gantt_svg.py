@@ -17,6 +17,7 @@ from dptrace.analysis.per_gpu.split import Part, waiting_label
 from dptrace.core.intervals import Int64, covered, union, unique
 from dptrace.core.numbers import Number
 from dptrace.core.units import byte_size, duration, milliseconds, share
+from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import middle_step_of, notable_ranks
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
@@ -589,7 +590,7 @@ class _Annotation(NamedTuple):
 def _annotations(run: Run, layout: SvgLayout) -> list[_Annotation]:
     """Return the most expensive findings that count something in the chart."""
     annotations, px_ns = [], layout.gantt_chart.end_ns / layout.width
-    for finding in leading(run.cross_rank.findings):
+    for finding in leading(findings_of(run)):
         parts = counted(finding, run, layout.gantt_chart)
         framed = [(one, frames(one.start_ns, one.end_ns, px_ns)) for one in parts]
         marks = [_Mark(one.track, one.role, spans, True) for one, spans in framed if spans]

@@ -126,11 +126,8 @@ def _percent(part: float | None) -> str:
 
 
 def culprit_text(culprit: Mapping[str, Any] | None) -> str:
-    """Return which ranks the others wait for, and why they are late: ``rank 3: data loading``."""
-    if culprit is None:
-        return "–"
-    cause = "" if culprit["cause"] is None else f": {culprit['cause'].replace('_', ' ')}"
-    return f"{ranks_text(culprit['ranks'])}{cause}"
+    """Return which ranks the others wait for: ``rank 3``."""
+    return "–" if culprit is None else ranks_text(culprit["ranks"])
 
 
 def fleet_cells(found: History, narrow: bool = False) -> TextTable:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dptrace.analysis.findings.finding import leading, nothing_found
 from dptrace.core.units import milliseconds, plural, share
+from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import TextTable, escape_markdown, gain_sentence, markdown_lines
@@ -39,15 +40,14 @@ def document(run: Run, limit: int = LIMIT) -> str:
 
 
 def _findings(run: Run, limit: int) -> Iterator[str]:
-    findings = run.cross_rank.findings
+    findings = findings_of(run)
     yield from ("## Findings", "")
     if not findings:
         yield f"None: {nothing_found(run.on_cpu, run.is_limited)}"
     first = leading(findings)
     for number, finding in enumerate(first[:limit], 1):
         ns, of_step = finding.figure
-        gain = "" if finding.gain is None else f" {gain_sentence(finding.gain)}"
-        text = escape_markdown(f"{finding.text} → {finding.advice}{where(finding)}{gain}")
+        text = escape_markdown(f"{finding.text} → {finding.advice}{where(finding)} {gain_sentence(finding)}")
         yield f"{number}. **{milliseconds(ns)} ms ({share(of_step)})** {text}"
     minor = minor_sentence(findings)
     yield from (*_rest(len(first), limit, "finding"), *(["", escape_markdown(minor)] if minor else []), "")

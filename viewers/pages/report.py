@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dptrace.analysis.findings.finding import by_gain, nothing_found
+from dptrace.analysis.findings.finding import nothing_found
 from dptrace.core.units import milliseconds, sanitize
+from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import drawn_headline
@@ -123,7 +124,7 @@ def _still(run: Run, count: int) -> Section:
 
 
 def _findings(run: Run) -> Markup:
-    found = run.cross_rank.findings if run.timelines else ()
+    found = findings_of(run) if run.timelines else ()
     if not found:
         return Markup('<p class="findings">Findings: {}</p>\n').format(nothing_found(run.on_cpu, run.is_limited))
     entry = Markup(
@@ -137,9 +138,9 @@ def _findings(run: Run) -> Markup:
             f"{100 * f.figure[1]:.1f} %",
             sanitize(f.text),
             sanitize(f.advice),
-            "" if f.gain is None else gain.format(sanitize(gain_sentence(f.gain))),
+            gain.format(sanitize(gain_sentence(f))),
         )
-        for f in by_gain(found)
+        for f in found
     )
     return Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
 

@@ -38,6 +38,7 @@ from dptrace.comparison.sides import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.core.units import byte_size, device_names, duration, milliseconds, plural, sanitize
+from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
@@ -544,10 +545,10 @@ def print_gantt(run: Run, console: Console) -> None:
         rows = _shares(run, labels, chosen)
         _print_below(_legend(block.rows), remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
     _print_notes(run.notes, pen, console)
-    for finding in leading(run.cross_rank.findings if chosen else ())[:1]:
+    for finding in leading(findings_of(run) if chosen else ())[:1]:
         figure, share = finding.figure
-        counted = f"{'cost' if finding.figure_is_cost else 'gain'} of {milliseconds(figure)} ms"
-        text = f"First of the findings, by its {counted} or {100 * share:.1f} % of a step: {finding.text}"
+        what = f"{'gain' if finding.has_gain else 'time'} of {milliseconds(figure)} ms"
+        text = f"First of the findings, by its {what} or {100 * share:.1f} % of a step: {finding.text}"
         console.print(Text(pen.text(text), style="bold"), highlight=False)
 
 

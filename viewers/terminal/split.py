@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.transfers import ExposedWait, Latency, merge_groups, with_phase_in_name
-from dptrace.analysis.findings.finding import Finding, by_gain, leading, nothing_found
+from dptrace.analysis.findings.finding import Finding, leading, nothing_found
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
@@ -164,29 +164,29 @@ def idle_table(run: Run, all_rows: bool = False) -> Table | None:
 
 
 def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False, is_limited: bool = False) -> RenderableType:
-    """Return the findings: what a step would gain where that is known, else the cost; text and advice.
+    """Return the findings: what a step gains without each once those above are gone; text, advice and gain alone.
 
-    They are sorted by that figure; those without which a step would gain less than 1 % share a line.
+    Those without which a step would gain less than 1 % share a line.
     """
     if not findings:
         return Text(f"Findings: {nothing_found(on_cpu, is_limited)}", style="bold")
-    replayed = any(finding.gain is not None and finding.gain.change for finding in findings)
-    order = "by what a step would gain without each" if replayed else "most expensive first (cost per step)"
+    known = any(finding.has_gain for finding in findings)
+    order = "by what a step gains without each and those above" if known else "by the time that each counts"
     order += "; those of a single step last" if any(finding.evidence.get("once") for finding in findings) else ""
     parts: list[RenderableType] = [Text(f"Findings, {order}", style="bold")]
+    reasons = {finding.gain.reason for finding in findings}
+    if not known and len(reasons) == 1:
+        parts.append(plain(f"What a step would gain is unknown: {reasons.pop()}"))
     table = Table.grid(padding=(0, 1))
-    for _ in ("cost", "share"):
+    for _ in ("gain", "share"):
         table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
     for finding in leading(findings):
         figure, of_step = finding.figure
         lines = [plain(finding.text), plain(f"→ {finding.advice}{where(finding)}")]
-        if replayed:
-            gain = "Gain unknown." if finding.gain is None else gain_sentence(finding.gain)
-            lines.append(plain(f"= {'The figure is its cost. ' if finding.figure_is_cost else ''}{gain}"))
+        if len(parts) == 1:
+            lines.append(plain(f"= {gain_sentence(finding)}"))
         table.add_row(f"{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
-    if not replayed and (why := next((f.gain.reason for f in findings if f.gain is not None), "")):
-        parts.append(plain(f"What a step would gain without them is not known: {why}"))
     parts.append(table)
     if minor := minor_sentence(findings):
         parts.append(plain(minor))
@@ -196,10 +196,11 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False, is_limite
 def minor_sentence(findings: Sequence[Finding]) -> str:
     """Return which findings would each gain less than 1 % of a step, alike ones with the most; empty for none."""
     gains = dict[str, int]()
-    for one in by_gain(finding for finding in findings if finding.is_minor):
-        of = f" of rank {one.evidence['rank']}" if one.kind == "straggler" else ""
-        name = f"{one.kind.replace('_', ' ')}{of}"
-        gains[name] = max(gains.get(name, 0), one.figure[0])
+    for one in findings:
+        if one.is_minor:
+            of = f" of rank {one.evidence['rank']}" if one.kind == "straggler" else ""
+            name = f"{one.kind.replace('_', ' ')}{of}"
+            gains[name] = max(gains.get(name, 0), one.figure[0])
     listed = ", ".join(f"{name} {milliseconds(ns)} ms" for name, ns in gains.items())
     return f"A step would gain less than 1 % without each of these: {listed}." if gains else ""
 

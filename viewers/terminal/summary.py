@@ -22,6 +22,7 @@ from dptrace.analysis.per_gpu.split import (
 )
 from dptrace.core.units import byte_size, duration, milliseconds, number, sanitize, share
 from dptrace.model.training.layout import held_activations
+from dptrace.replay.findings import findings_of
 from dptrace.run.cross_rank import CrossRankAnalysis, MeanStep, mean_step
 from dptrace.run.run import Run
 from dptrace.run.shared_clock import collectives_on_one_clock, times_note
@@ -297,7 +298,7 @@ def print_run(run: Run, console: Console, all_rows: bool = False) -> None:
     analysis = run.cross_rank
     lines = (mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [plain(headline(run).line), sentence(run), *(Text(line) for line in lines if line)]
-    parts += ["", findings_list(analysis.findings, run.on_cpu, run.is_limited), ""]
+    parts += ["", findings_list(findings_of(run), run.on_cpu, run.is_limited), ""]
     for table in _tables(run, analysis, all_rows):
         parts += [table, ""]
     if not all_rows and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):

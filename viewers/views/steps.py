@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.transfers import ExposedWait, exposed_parts
-from dptrace.analysis.findings.finding import Finding, by_gain
+from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.kernels.attribution import launch_figures
 from dptrace.analysis.per_gpu.device import DeviceFigures, StepGrid, step_grid
 from dptrace.analysis.per_gpu.split import (
@@ -26,6 +26,7 @@ from dptrace.analysis.per_gpu.split import (
 )
 from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds, sanitize
+from dptrace.replay.findings import findings_of
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.notable_ranks import MANY, ranks_first
 from dptrace.run.run import Run
@@ -460,18 +461,18 @@ def _queues(run: Run) -> str:
 IDLE_VIEW = View("idle", IDLE_TITLE, idle_table, idle, in_report=True)
 
 
-# Bars of findings by what a step would gain without each, or their cost where that is not known.
+# Bars of findings by what a step gains without each, or the time that they count where that is not known.
 
 
-FINDINGS_TITLE = "Findings by what a step would gain, or their cost"
-NO_FINDING = "No finding costs 1 % of a step or more."
-_COST = "#5B6472"
+FINDINGS_TITLE = "Findings by what a step would gain"
+NO_FINDING = "No finding takes 1 % of a step or more."
+_GAIN = "#5B6472"
 """Color of what is not a part of a step."""
 
 
 def findings(run: Run) -> Drawing:
-    """Draw the gain or cost of each finding per step, in the order of the terminal."""
-    found = by_gain(run.cross_rank.findings)
+    """Draw the gain of each finding per step, in the order of the terminal."""
+    found = findings_of(run)
     if not found:
         return message(FINDINGS_TITLE, NO_FINDING if with_steps(run) else NO_STEP)
     rows = RowLayout(TALL)
@@ -479,14 +480,13 @@ def findings(run: Run) -> Drawing:
     for finding in found:
         top = rows.row(_place(finding))
         ns, share = finding.figure
-        text = f"{milliseconds(ns)} ms · {100 * share:.1f} % of the step"
+        counted = "" if finding.has_gain else " (counted; gain unknown)"
+        text = f"{milliseconds(ns)} ms · {100 * share:.1f} % of the step{counted}"
         tip = f"{finding.text} → {finding.advice}"
-        marks.append(Box(0, max(ns, 0), top, top + rows.height, _COST, tip))
+        marks.append(Box(0, max(ns, 0), top, top + rows.height, _GAIN, tip))
         marks.append(Label(max(ns, 0), top + rows.height / 2, text))
     longest = max(1, *(finding.figure[0] for finding in found))
-    gained = any(finding.gain is not None for finding in found)
-    each = "what a step would gain after those above it" if gained else "what it costs"
-    subtitle = f"Each at the rank and step where it costs most, by {each}."
+    subtitle = "Each at the rank and step where it takes most, by what a step would gain once those above it are gone."
     return Drawing(FINDINGS_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), right=220)
 
 
@@ -505,11 +505,11 @@ def _place(finding: Finding) -> str:
 
 
 def findings_table(run: Run) -> TextTable:
-    """Return each finding with its gain or cost, its text and its advice."""
-    found = [(*f.figure, f) for f in by_gain(run.cross_rank.findings)]
+    """Return each finding with its gain, or what it counts, its text and its advice."""
+    found = [(*f.figure, f) for f in findings_of(run)]
     rows = tuple((f"{milliseconds(ns)} ms", f"{100 * share:.1f} %", f.text, f.advice) for ns, share, f in found)
     nothing = NO_FINDING if with_steps(run) else NO_STEP
-    return TextTable(("gain or cost", "of the step", "what", "what to do"), rows, 4, "" if rows else nothing)
+    return TextTable(("gain", "of the step", "what", "what to do"), rows, 4, "" if rows else nothing)
 
 
 FINDINGS_VIEW = View("findings", FINDINGS_TITLE, findings_table, findings, shows_cross_rank=True)

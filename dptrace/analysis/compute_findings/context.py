@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.finding import CostContext
+from dptrace.analysis.findings.finding import StepContext
 from dptrace.analysis.kernels.attribution import attribute
 from dptrace.core.intervals import Int64, IntervalSet, union
 from dptrace.model.flops import Cost, OperatorCall
@@ -144,7 +144,7 @@ def _work(kernel: str, operator: str, inputs: OperatorInputs) -> Work:
     return Work(kernel, operator, call, cost(call) if call.dims else None)
 
 
-class ComputeContext(CostContext, frozen=True, dict=True):
+class ComputeContext(StepContext, frozen=True, dict=True):
     """The devices with steps, and the calls of each one's rank; calls are empty where they were not read."""
 
     timelines: tuple[Timeline, ...]

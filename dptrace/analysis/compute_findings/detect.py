@@ -273,4 +273,4 @@ def compute_findings(timelines: Sequence[Timeline], calls: Sequence[OperatorCall
         return ()
     context = ComputeContext(tuple(t for t, _ in pairs), tuple(own for _, own in pairs))
     found = [finding for detector in DETECTORS for finding in detector(context)]
-    return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.cost_ns))
+    return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.counted_ns))

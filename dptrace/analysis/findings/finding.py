@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -34,28 +33,21 @@ class Gain(msgspec.Struct, frozen=True):
     change: str = ""
     """What is different in it, in words; empty where no counterfactual fits."""
     ns: int | None = None
-    """How much earlier the run would end, per step; None where a replay cannot tell, or none was made."""
+    """How much shorter a step is without it alone; None where a replay cannot tell."""
     low_ns: int | None = None
     high_ns: int | None = None
     """Range of ``ns``: by the choice of steps, by what was inferred, and by the error of the replay."""
     next_ns: int | None = None
-    """What it gains after the findings above it: of a straggler, after the stragglers above it, so that these and
-    ``rest_ns`` add up to no straggler. None where that was not replayed."""
-    rest_ns: int | None = None
-    """Of a straggler: what is left of the gain of no straggler, in delays too small for a finding."""
+    """How much shorter once the findings above it are gone: these add up to what all of them gain together. None where
+    ``ns`` is."""
     share: float | None = None
-    """What it gains after the findings above it, as a share of the mean step, from 0 to 1."""
+    """``next_ns`` as a share of the mean step, from 0 to 1."""
     median_step_ns: int | None = None
-    """How much shorter the median step would be."""
+    """How much shorter the median step would be without it alone."""
     reason: str = ""
     """Why there is no number, or why it is far below what the finding counts."""
     doubts: tuple[str, ...] = ()
     """Kinds of the doubts about it, as ``dptrace whatif`` names them."""
-
-    @property
-    def shown_ns(self) -> int | None:
-        """What to show and to add up: the gain after the findings above, or alone where that was not replayed."""
-        return self.ns if self.ns is None or self.next_ns is None else self.next_ns
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, with the names that a finding has it under."""
@@ -64,7 +56,6 @@ class Gain(msgspec.Struct, frozen=True):
             "gain_low_ns": self.low_ns,
             "gain_high_ns": self.high_ns,
             "gain_next_ns": self.next_ns,
-            "gain_rest_ns": self.rest_ns,
             "gain_share": self.share,
             "gain_of_median_step_ns": self.median_step_ns,
             "gain_change": self.change or None,
@@ -74,7 +65,7 @@ class Gain(msgspec.Struct, frozen=True):
 
 
 MIN_SHARE = 0.01
-"""Smallest share of the step that a reported finding costs."""
+"""Smallest share of the step that is counted, or gained, in a finding."""
 
 
 def nothing_found(on_cpu: bool = False, is_limited: bool = False) -> str:
@@ -82,7 +73,7 @@ def nothing_found(on_cpu: bool = False, is_limited: bool = False) -> str:
     if is_limited:
         return "none of what is known; of figures that are unknown none can be made."
     idle = " Idle time on a CPU, which is Python between operators, does not count here." if on_cpu else ""
-    return f"nothing costs 1 % of a step or more.{idle}"
+    return f"nothing takes 1 % of a step or more that could be saved.{idle}"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -94,107 +85,44 @@ class Finding(msgspec.Struct, frozen=True):
     """A sentence that states the problem with its numbers."""
     advice: str
     """What to do about it."""
-    cost_ns: int
-    """Estimated time that a step would be shorter without it, on the mean GPU that it affects."""
+    counted_ns: int
+    """Time that was measured for it, of the mean GPU and step: idle, exposed, computed, or waited by others."""
     share: float
-    """The cost as a share of the step's wall time, from 0 to 1."""
+    """That time as a share of the mean step, from 0 to 1."""
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
     """Where to look: step, rank, collective."""
-    gain: Gain | None = None
-    """What a step would gain without it; None where no replay was asked for."""
+    gain: Gain = Gain()
+    """What a step would gain without it."""
 
     @property
     def figure(self) -> tuple[int, float]:
-        """What it is shown with: its gain, or where that is unknown its cost, in ns and as a share of a step."""
+        """What it is shown with: its gain after those above it, or where that is unknown what was counted; with its
+        share of a step.
+        """
         gain = self.gain
-        if gain is None or gain.shown_ns is None or gain.share is None:
-            return self.cost_ns, self.share
-        return gain.shown_ns, gain.share
+        if gain.next_ns is None or gain.share is None:
+            return self.counted_ns, self.share
+        return gain.next_ns, gain.share
 
     @property
-    def figure_is_cost(self) -> bool:
-        """Whether it is shown with its cost."""
-        return self.gain is None or self.gain.ns is None
+    def has_gain(self) -> bool:
+        """Whether it is shown with a gain, and not with what was counted."""
+        return self.gain.next_ns is not None
 
     @property
     def is_minor(self) -> bool:
-        """Whether a replay shows that a step would gain less than 1 % without it, and that it hides no other."""
-        share = None if self.gain is None else self.gain.share
-        return share is not None and share < MIN_SHARE and not self.evidence.get("hides_others")
+        """Whether a replay shows that a step would gain less than 1 % without it, and that no other needs it gone."""
+        return self.has_gain and self.figure[1] < MIN_SHARE and not self.evidence.get("needed")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as plain data, with what it would gain where that was asked for."""
-        names = ("kind", "text", "advice", "cost_ns", "share", "evidence")
-        own = {name: getattr(self, name) for name in names}
-        return own if self.gain is None else own | self.gain.to_dict()
-
-
-def by_gain(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by what a step would gain without each alone; by their cost where that is not known.
-
-    A straggler stands before those that gain only after it. What happened in one of several steps comes after what
-    may happen again, and last what is minor, which no list of a few findings has.
-    """
-    listed = list(found)
-    keys, after = [], Counter[bool]()
-    for finding in reversed(listed):
-        once, gain = bool(finding.evidence.get("once")), finding.gain
-        figure = finding.cost_ns if gain is None or gain.ns is None else gain.ns
-        if finding.kind == "straggler" and gain is not None and gain.ns is not None:
-            figure = after[once] = max(after[once], figure, gain.next_ns or 0)
-        keys.append((finding.is_minor, once, -figure))
-    return tuple(finding for _, finding in sorted(zip(reversed(keys), listed, strict=True), key=lambda pair: pair[0]))
+        """Return the finding as plain data, with what it would gain."""
+        names = ("kind", "text", "advice", "counted_ns", "evidence")
+        return {**{name: getattr(self, name) for name in names}, **self.gain.to_dict()}
 
 
 def leading(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings in the order of `by_gain`, without those that are minor."""
-    return tuple(finding for finding in by_gain(found) if not finding.is_minor)
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """Idle time of a device that a finding explains, so that no other finding counts it."""
-
-    device: int
-    """Index into the devices of the context."""
-    cause: str
-    """That of the idle time."""
-    ns: int
-    """What is claimed of the steps that have the most."""
-    step: int | None = None
-    step_ns: int = 0
-    """Index of a step, from which what ``ns`` lacks of this is claimed, too."""
-    start_ns: int = 0
-    end_ns: int = 0
-    """Where the gaps are that ``ns`` is about; both 0 where that is not known."""
-
-
-class Unclaimed(msgspec.Struct, frozen=True):
-    """What claims leave of the idle time of each device."""
-
-    idle_ns: list[dict[str, Int64]]
-    """By cause and step."""
-    explained: list[list[tuple[int, int, int]]]
-    """Starts and ends of segments, and how much of their idle time findings claim, in ns."""
-    pauses: list[IntervalSet] = []
-    """When each device was idle while nothing of its host is recorded, if that has a finding of its own."""
-
-    @classmethod
-    def after(cls, claims: Iterable[Claim], devices: Sequence[DeviceFigures]) -> Unclaimed:
-        """Fold claims, in their order: each gets at most what those before it left."""
-        idle_ns = [{cause: values.copy() for cause, values in device.idle_causes.items()} for device in devices]
-        explained: list[list[tuple[int, int, int]]] = [[] for _ in devices]
-        for claim in claims:
-            left = idle_ns[claim.device][claim.cause]
-            taken = 0
-            for step in np.argsort(-left, kind="stable").tolist():
-                part = min(int(left[step]), claim.ns - taken)
-                left[step] -= part
-                taken += part
-            if claim.end_ns:
-                explained[claim.device].append((claim.start_ns, claim.end_ns, taken))
-            if claim.step is not None and taken < claim.step_ns:
-                left[claim.step] -= min(int(left[claim.step]), claim.step_ns - taken)
-        return cls(idle_ns, explained)
+    """Return the findings that are not minor, in their order."""
+    return tuple(finding for finding in found if not finding.is_minor)
 
 
 _INDUCTOR = re.compile(r"triton_([a-z]+_fused_|tem_|_\d)")
@@ -211,8 +139,8 @@ def is_compiled(timelines: Iterable[Timeline]) -> bool:
     )
 
 
-class CostContext(msgspec.Struct, frozen=True, dict=True):
-    """The steps by which findings count what they cost."""
+class StepContext(msgspec.Struct, frozen=True, dict=True):
+    """The steps by which findings count time."""
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -237,12 +165,12 @@ class CostContext(msgspec.Struct, frozen=True, dict=True):
     def finding(
         self, kind: str, text: str, advice: str, total_ns: float, evidence: dict[str, Any] | None = None
     ) -> Finding:
-        """Create a finding from its total cost in all steps of all devices."""
-        cost = int(total_ns) // self.steps
-        return Finding(kind, text, advice, cost, cost / self.wall_ns if self.wall_ns else 0.0, evidence or {})
+        """Create a finding from the time that counts in all steps of all devices."""
+        counted = int(total_ns) // self.steps
+        return Finding(kind, text, advice, counted, counted / self.wall_ns if self.wall_ns else 0.0, evidence or {})
 
 
-class FindingContext(CostContext, frozen=True, dict=True):
+class FindingContext(StepContext, frozen=True, dict=True):
     """The analysis of a run, and the figures that several detectors use."""
 
     across: AcrossRanks

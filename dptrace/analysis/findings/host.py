@@ -15,15 +15,13 @@ from dptrace.analysis.findings.finding import (
     PYTHON_ADVICE,
     SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
-    Claim,
     Finding,
     FindingContext,
-    Unclaimed,
     allocator_advice,
     unprofiled_step_ns,
 )
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import EMPTY, IntervalSet, covered, intersect, median, subtract, union
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, median, subtract, union
 from dptrace.core.units import duration
 from dptrace.timeline.model import HostCause, HostLabel, Kind, Timeline
 from dptrace.timeline.steps import WHOLE_TRACE
@@ -58,16 +56,13 @@ class Gap(msgspec.Struct, frozen=True):
     label: HostLabel
 
 
-def longest_gaps(
-    device: DeviceFigures, cause: str, gaps: IntervalSet, total_ns: int, claimed: Sequence[tuple[int, int, int]] = ()
-) -> list[Gap]:
+def longest_gaps(device: DeviceFigures, cause: str, gaps: IntervalSet, total_ns: int) -> list[Gap]:
     """Return the gaps of a cause that are a notable part of its idle time on a device, the longest first.
 
     Args:
         cause: one of ``idle.CAUSES``; causes without host activity have no gaps.
         gaps: where to look.
         total_ns: the idle time of the cause.
-        claimed: starts and ends of segments, and how much of their idle time other findings explain, in ns.
     """
     if cause not in HOST_CAUSES:
         return []
@@ -76,18 +71,12 @@ def longest_gaps(
     found = []
     for number in np.argsort(starts - ends, kind="stable")[:_EXAMINED].tolist():
         start, end = int(starts[number]), int(ends[number])
-        if _is_claimed(start, end, claimed):
-            continue
         spent = device.timeline.host.spent(start, end)
         own = {label: ns for label, ns in spent.items() if label.cause in HOST_CAUSES[cause]}
         if own and sum(own.values()) >= least:
             label = max(own, key=lambda label: own[label])
             found.append(Gap(sum(own.values()), _step_at(device, start), label))
     return sorted(found, key=lambda gap: -gap.ns)[:_MAX_NAMED]
-
-
-def _is_claimed(start: int, end: int, claimed: Sequence[tuple[int, int, int]]) -> bool:
-    return any(start < last and end > first and 2 * ns > end - start for first, last, ns in claimed)
 
 
 def main_activity(device: DeviceFigures, cause: str, gaps: IntervalSet) -> str:
@@ -166,24 +155,27 @@ def pauses(timeline: Timeline) -> IntervalSet:
     return subtract((start[long], end[long]), timeline.data_loading)
 
 
-def _idle_pauses(device: DeviceFigures, claimed: Sequence[tuple[int, int, int]]) -> IntervalSet:
-    """Return when a device was idle during pauses that no other finding explains."""
-    starts, ends = intersect(device.host_gaps, pauses(device.timeline))
-    own = [not _is_claimed(*times, claimed) for times in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return starts[np.array(own, np.bool_)], ends[np.array(own, np.bool_)]
+class _Idle(msgspec.Struct, frozen=True):
+    """The idle time of each device by cause and step, with pauses as a cause of their own if they have a finding."""
+
+    ns: list[dict[str, Int64]]
+    pauses: list[IntervalSet] = []
+    """When each device was idle while nothing of its host is recorded, if that has a finding of its own."""
 
 
-def _with_pauses(context: FindingContext, left: Unclaimed) -> Unclaimed:
-    """Make idle time in pauses a cause of its own, unless it is too little for a finding."""
+def _idle_of(context: FindingContext) -> _Idle:
     devices = context.devices
-    found = [_idle_pauses(device, claimed) for device, claimed in zip(devices, left.explained, strict=True)]
+    if context.on_cpu:
+        return _Idle([device.idle_causes for device in devices])
+    found = [intersect(device.host_gaps, pauses(device.timeline)) for device in devices]
     idle_ns = []
-    for device, own, when in zip(devices, left.idle_ns, found, strict=True):
-        ns = np.minimum(np.diff(covered(when, device.timeline.windows.bounds)), own["host_bound_ns"])
-        idle_ns.append(own | {"host_bound_ns": own["host_bound_ns"] - ns, "unrecorded_ns": ns})
+    for device, when in zip(devices, found, strict=True):
+        late = device.idle_causes["host_bound_ns"]
+        ns = np.minimum(np.diff(covered(when, device.timeline.windows.bounds)), late)
+        idle_ns.append(device.idle_causes | {"host_bound_ns": late - ns, "unrecorded_ns": ns})
     if sum(int(own["unrecorded_ns"].sum()) for own in idle_ns) < MIN_SHARE * context.wall_ns * context.steps:
-        return left
-    return replace(left, idle_ns=idle_ns, pauses=found)
+        return _Idle([device.idle_causes for device in devices])
+    return _Idle(idle_ns, found)
 
 
 def _pauses_text(device: DeviceFigures, when: IntervalSet, rank: int | None) -> str:
@@ -299,11 +291,11 @@ _NOTABLE_OVERHEAD = 0.05
 """Share of a step by which one without the profiler is shorter where that is mentioned."""
 
 
-def idle(context: FindingContext, left: Unclaimed) -> list[Finding]:
-    """Find idle time by cause, as far as no other finding explains it, and exposed memory copies."""
+def idle(context: FindingContext) -> list[Finding]:
+    """Find idle time by cause, and exposed memory copies."""
+    left = _idle_of(context)
     if context.on_cpu:  # gaps between operators are Python; no GPU is idle
         return [_idle_finding(context, _LOADING_ON_CPU, left)]
-    left = _with_pauses(context, left)
     found = [_idle_finding(context, one, left) for one in _IDLE if one.cause != "unrecorded_ns" or left.pauses]
     copies = replace(_COPIES, advice=_PINNED_ADVICE) if _mostly_pinned(context) else _COPIES
     return [*found, _idle_finding(context, copies, left)]
@@ -324,12 +316,12 @@ def _mostly_pinned(context: FindingContext) -> bool:
     return 2 * pinned > whole
 
 
-def _idle_finding(context: FindingContext, idle_kind: _IdleKind, left: Unclaimed) -> Finding:
+def _idle_finding(context: FindingContext, idle_kind: _IdleKind, left: _Idle) -> Finding:
     kind, cause, devices = idle_kind.kind, idle_kind.cause, context.devices
     if cause == _COPIES.cause:
         values = [device.split.figures[cause] for device in devices]
     else:
-        values = [idle_ns[cause] for idle_ns in left.idle_ns]
+        values = [idle_ns[cause] for idle_ns in left.ns]
     total = context.finding(kind, idle_kind.text, idle_kind.advice, sum(int(ns.sum()) for ns in values))
     if total.share < MIN_SHARE:
         return total  # not reported: its gaps need no names
@@ -356,7 +348,7 @@ def _idle_finding(context: FindingContext, idle_kind: _IdleKind, left: Unclaimed
 
 
 def _where(
-    context: FindingContext, idle_kind: _IdleKind, left: Unclaimed, number: int, total_ns: int
+    context: FindingContext, idle_kind: _IdleKind, left: _Idle, number: int, total_ns: int
 ) -> tuple[str, list[Gap]]:
     """Return a clause on where a device's idle time of a cause is, and its longest gaps.
 
@@ -373,7 +365,7 @@ def _where(
     if cause == "launching_ns":
         bounds = device.timeline.windows.bounds
         looked_at = intersect(device.timeline.launching, (bounds[:1], bounds[-1:]))
-    gaps = longest_gaps(device, cause, looked_at, total_ns, left.explained[number])
+    gaps = longest_gaps(device, cause, looked_at, total_ns)
     return gaps_text(gaps, rank) or main_activity(device, cause, looked_at), gaps
 
 
@@ -397,20 +389,20 @@ def _allocates(context: FindingContext) -> str:
     return call if ns else ""
 
 
-def _without_profiler(context: FindingContext, left: Unclaimed) -> tuple[str, dict[str, int]]:
+def _without_profiler(context: FindingContext, left: _Idle) -> tuple[str, dict[str, int]]:
     """Return what steps without the profiler leave to gain, as a sentence and figures; nothing if they take as long."""
     plain = unprofiled_step_ns(context.metadata)
     walls = np.concatenate([device.split.figures["wall_ns"] for device in context.devices])
     if plain is None or plain > (1 - _NOTABLE_OVERHEAD) * min(median(walls), context.wall_ns):
         return "", {}
     idle_ns = sum(int(device.split.figures["idle_ns"].sum()) for device in context.devices)
-    paused = sum(int(own["unrecorded_ns"].sum()) for own in left.idle_ns) / context.steps if left.pauses else 0
+    paused = sum(int(own["unrecorded_ns"].sum()) for own in left.ns) / context.steps if left.pauses else 0
     waited = sum(int(waits.sum()) for waits in context.waits)  # for other ranks, which may then be earlier
     busy = min(plain, context.wall_ns - (idle_ns + waited) / context.steps)
     gained = round(max(plain - busy - paused, 0))
     text = f" Without the profiler a step takes {duration(plain)}, of which GPUs are busy {duration(busy)}"
     text += f", and idle {duration(paused)} where nothing is recorded" if paused else ""
-    counted = sum(int(own[cause].sum()) for own in left.idle_ns for cause in ("host_bound_ns", "launch_latency_ns"))
+    counted = sum(int(own[cause].sum()) for own in left.ns for cause in ("host_bound_ns", "launch_latency_ns"))
     if gained * context.steps < counted:  # else other idle time is within it, and it limits nothing
         own = f"at most {duration(gained)} of the idle time here is the job's own, the rest"
         text += f": {own if gained else 'all idle time here'} is the profiler's"
@@ -438,8 +430,8 @@ def recompute(context: FindingContext) -> list[Finding]:
     return [context.finding("recompute", text, advice, total, evidence)]
 
 
-def unused_parameters(context: FindingContext) -> list[Finding | Claim]:
-    """Find the exposed cost of DDP's search for unused parameters."""
+def unused_parameters(context: FindingContext) -> list[Finding]:
+    """Find the exposed time of DDP's search for unused parameters."""
     host = sum(int(device.parameter_search_ns.sum()) for device in context.devices)
     if not host:
         return []
@@ -452,15 +444,10 @@ def unused_parameters(context: FindingContext) -> list[Finding | Claim]:
     ddp = context.metadata.get("ddp")
     data: Mapping[str, Any] = ddp if isinstance(ddp, Mapping) else {}
     needless = bool(data.get("find_unused_parameters")) and data.get("unused_parameter_size") == 0
-    hidden = "." if context.on_cpu else "; the cost counts only the time the GPU is idle."
+    hidden = "." if context.on_cpu else "; only time in which the GPU is idle counts."
     text += ", although all parameters were used." if needless else hidden
     advice = "Set find_unused_parameters=False if all parameters are used, else static_graph=True if they never change."
     evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(cost[most][step])}
     evidence |= {"host_ns": host // context.steps, "all_used": needless or None}
-    claims = [
-        Claim(number, "host_bound_ns", 0, place, ns)
-        for number, values in enumerate(cost)
-        for place, ns in enumerate(values.tolist())
-    ]
     total = sum(int(values.sum()) for values in cost)
-    return [*claims, context.finding("unused_parameters", text, advice, total, evidence)]
+    return [context.finding("unused_parameters", text, advice, total, evidence)]

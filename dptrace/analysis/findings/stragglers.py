@@ -1,56 +1,106 @@
-"""Findings on ranks that keep the others waiting: one for each root cause."""
+"""What findings on late ranks say: who waits for whom, how long as measured, why, and what to do.
+
+The delays themselves, with their causes, are what a replay takes out of the run (``replay/gains.py``). Where it can't
+tell, :func:`measured_waiting` says who waits for whom, without a cause.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.stragglers import Delay
-from dptrace.analysis.findings.cores import NO_CORE, Loss, lacks_core, may_lack_core
+from dptrace.analysis.cross_rank.across import AcrossRanks
+from dptrace.analysis.findings.cores import NO_CORE
 from dptrace.analysis.findings.finding import (
+    MIN_SHARE,
     PYTHON_ADVICE,
     SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
-    Claim,
     Finding,
     FindingContext,
     allocator_advice,
 )
-from dptrace.analysis.findings.host import HOST_CAUSES
-from dptrace.core.intervals import Int64, covered
 from dptrace.core.units import duration, plural, ranks_text
-from dptrace.timeline.model import HostCause
 from dptrace.timeline.steps import WHOLE_TRACE
 
-IDLE_CAUSE = {
-    "data_loading": "data_loading_ns",
-    "allocator": "allocator_ns",
-    "synchronizing": "synchronizing_ns",
-    "host_bound": "host_bound_ns",
-    "python": "host_bound_ns",
-    "slower_host": "host_bound_ns",
-    NO_CORE: "host_bound_ns",
-    "nothing_recorded": "host_bound_ns",
-}
-"""The cause of idle time on the late rank itself that goes with the cause of its delay."""
-_HOST_BOUND = {
-    "host_bound": (HostCause.OPERATOR,),
-    "python": (HostCause.PYTHON,),
-    "slower_host": (HostCause.OPERATOR, HostCause.PYTHON),
-    NO_CORE: (HostCause.OPERATOR, HostCause.PYTHON, HostCause.NOTHING_RECORDED),
-    "nothing_recorded": (HostCause.NOTHING_RECORDED,),
-}
-"""What the host did, where idle time that goes with a delay is host-bound; others are as in HOST_CAUSES."""
+# How long the others waited for some ranks.
+
+
+class LateArrivals(NamedTuple):
+    """The collectives at which some ranks were late."""
+
+    waited_ns: float
+    """Exposed waiting for them, summed over all GPUs and steps."""
+    number: int
+    """Of late arrivals."""
+    instance: int | None
+    """The collective at which one was latest, by index into the matches; None for none."""
+    late_ns: int
+    """How late it was there."""
+    waiting: tuple[int, ...]
+    """The ranks that waited there."""
+
+
+def late_arrivals(across: AcrossRanks, ranks: Collection[int], steps: Collection[str]) -> LateArrivals:
+    """Return how late some ranks were in some steps, and how long the others waited for them."""
+    late, matches = across.stragglers, across.matches
+    rank = np.array([rank for rank, _ in matches.device_ids], np.int64)
+    chosen = np.isin(rank[late.device], [*ranks]) & np.isin(matches.step.astype(str)[late.instance], [*steps])
+    if not chosen.any():
+        return LateArrivals(0.0, 0, None, 0, ())
+    early = np.diff(matches.first) - np.bincount(late.instance, minlength=len(matches))
+    own = late.filter(chosen)
+    latest = int(own.late_ns.argmax())
+    instance = int(own.instance[latest])
+    members = matches.device[int(matches.first[instance]) : int(matches.first[instance + 1])]
+    waiting = np.unique(rank[np.setdiff1d(members, late.device[late.instance == instance])])
+    waited_ns = float((own.waited_ns * early[own.instance]).sum())
+    return LateArrivals(waited_ns, len(own), instance, int(own.late_ns[latest]), tuple(waiting.tolist()))
+
+
+_NAMED = 0.2
+"""Share of the waiting for one rank from which another is named beside it."""
+
+
+def measured_waiting(context: FindingContext) -> list[Finding]:
+    """Return a finding on the ranks that others wait for, without a cause; none where that is little.
+
+    It is for a run whose replay can't tell what these ranks do longer.
+    """
+    across, steps = context.across, {name for timeline in context.timelines for name in timeline.windows.names}
+    late, matches = across.stragglers, across.matches
+    by_rank = Counter[int]()
+    for device, instance, ns in zip(late.device.tolist(), late.instance.tolist(), late.waited_ns.tolist(), strict=True):
+        if matches.step[instance] in steps:
+            by_rank[matches.device_ids[device][0]] += ns
+    ranks = sorted(rank for rank, ns in by_rank.items() if ns > _NAMED * max(by_rank.values()))
+    if not ranks:
+        return []
+    found = late_arrivals(across, ranks, steps)
+    assert found.instance is not None
+    step, kind = str(matches.step[found.instance]), str(matches.kind[found.instance])
+    where = "" if step == WHOLE_TRACE else f" in {step}"
+    text = f"{waiting_text(found.waiting, ranks)}: up to {duration(found.late_ns)} late at an {kind}{where}."
+    evidence = {"rank": matches.device_ids[_latest(across, found.instance)][0], "step": step, "collective": kind}
+    evidence |= {"cause": "unknown", "what": "", "where": "", "instance": found.instance, "late_ns": found.late_ns}
+    evidence |= {"count": found.number, "ranks": ranks, "waiting_ranks": [*found.waiting]}
+    finding = context.finding("straggler", text, _ADVICE["unknown"], found.waited_ns, evidence)
+    return [finding] if finding.share >= MIN_SHARE else []
+
+
+def _latest(across: AcrossRanks, instance: int) -> int:
+    return int(across.stragglers.latest(len(across.matches))[instance])
+
+
+# Why they were late.
+
 _MERGED = ("host_bound", "python", "synchronizing")
 """Causes whose small parts on one rank together mean that its host is slower."""
 _SMALL = 0.3
-"""Share of a rank's cost below which such a part is small."""
-_NO_FINDING = ("passed_on", "before_recording")
-"""The rank waits for another itself, which has its own finding; work from before the recording is no finding."""
+"""Share of what a rank loses below which such a part is small."""
 _ADVICE = {
     "compute": "Compare its work (batch, sequence lengths, experts), clock rate and temperature with the others'.",
     "memory_copies": "Find what it copies in this time; pin the memory and copy on a separate stream.",
@@ -62,107 +112,25 @@ _ADVICE = {
     NO_CORE: "Pin processes to cores, give each rank no more threads than its share (OMP_NUM_THREADS), and look for "
     "other load on the machine.",
     "nothing_recorded": UNRECORDED_ADVICE,
-    "unlevel_start": "The step is not at fault: leave the first step out (--steps), or record after a barrier.",
-    "uneven_end": "Compare the message sizes and the links of that rank in this collective.",
     "unknown": "Check its timeline before the collective.",
 }
-
-
-@dataclass
-class DelayGroup:
-    """The delays with one root cause."""
-
-    cause: str
-    delays: list[Delay]
-    gpu_ns: float = 0.0
-    """By how much they lengthen the steps, summed over all GPUs."""
-
-    @property
-    def largest(self) -> Delay:
-        return max(self.delays, key=lambda delay: delay.cost_ns)
-
-
-def stragglers(context: FindingContext) -> list[Finding | Claim]:
-    """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
-    found: list[Finding | Claim] = []
-    gpus = len(context.devices)
-    for group in grouped(_without_core(context, context.across.stragglers.delays)):
-        if any(context.device_of_match[delay.device] < 0 for delay in group.delays):
-            continue  # the late rank's own recording lacks something: it is not in the mean step
-        # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
-        lost = sum(delay.cost_ns * min(delay.group_size, gpus) for delay in group.delays)
-        group.gpu_ns = lost - _outside_steps(context, group)
-        if group.cause not in _NO_FINDING and group.gpu_ns > 0:
-            found += [claim for delay in group.delays if (claim := _claim(context, delay))]
-            found.append(_finding(context, group))
-    return found
-
-
-def _without_core(context: FindingContext, delays: Sequence[Delay]) -> list[Delay]:
-    """Return delays; those of a rank that had no core have that cause."""
-    matches, waits = context.across.matches, context.core_waits
-    losses = [
-        Loss(
-            matches.device_ids[delay.device][0],
-            str(matches.step[delay.collectives[0]]),
-            delay.cause,
-            round(delay.cost_ns),
-        )
-        for delay in delays
-    ]
-    lacking = lacks_core(losses, waits, context.on_cpu)
-    return [
-        replace(delay, cause=NO_CORE, what="", where="") if lacks else delay
-        for delay, lacks in zip(delays, lacking, strict=True)
-    ]
-
-
-def _outside_steps(context: FindingContext, group: DelayGroup) -> int:
-    """Return how much of a group's delays does not fit into the late ranks' own steps before they arrived.
-
-    The step is a mean over the same GPUs: what a GPU lost before its first step does not lengthen its steps, and what
-    it lost once can keep several process groups waiting.
-    """
-    matches, outside = context.across.matches, 0
-    for device in {delay.device for delay in group.delays}:
-        members, number = matches.device == device, int(context.device_of_match[device])
-        arrival = dict(zip(matches.instance[members].tolist(), matches.start_ns[members].tolist(), strict=True))
-        # Of some of the steps, a delay may have begun at a collective before them.
-        own = [
-            delay
-            for delay in group.delays
-            if delay.device == device and delay.cost_ns > 0 and delay.collectives[0] in arrival
-        ]
-        if number < 0 or not own:
-            continue
-        bounds = context.devices[number].timeline.windows.bounds
-        until = np.array([arrival[delay.collectives[0]] for delay in own], np.int64)
-        order = np.argsort(until, kind="stable")
-        lost = np.cumsum([round(own[i].cost_ns) for i in order])
-        room = np.clip(until[order], bounds[0], bounds[-1]) - bounds[0]
-        outside += max(0, int((lost - room).max()))
-    return outside
 
 
 class Lost(NamedTuple):
     """Time that a rank lost, and why."""
 
     owner: int
-    """The rank, or its device."""
+    """The rank."""
     cause: str
     what: str
     where: str
     ns: int
 
 
-def root_causes(delays: Sequence[Lost], by_kernel: bool = False) -> list[tuple[object, ...]]:
+def root_causes(delays: Sequence[Lost]) -> list[tuple[object, ...]]:
     """Return what identifies the root cause of each delay, its cause first.
 
-    It is the same call in the same place, on any rank, or a host that is slower throughout.
-
-    Args:
-        by_kernel: whether compute and copies of a rank are apart by what is slow.
-    """
+    It is the same call in the same place, on any rank, or a host that is slower throughout."""
     by_owner, by_label = Counter[int](), Counter[tuple[object, ...]]()
     for delay in delays:
         by_owner[delay.owner] += delay.ns
@@ -175,82 +143,10 @@ def root_causes(delays: Sequence[Lost], by_kernel: bool = False) -> list[tuple[o
         elif delay.cause == NO_CORE:
             keys.append((NO_CORE,))
         elif delay.cause in ("compute", "memory_copies"):
-            keys.append((delay.cause, delay.owner, delay.what if by_kernel else ""))
-        elif delay.cause in ("unlevel_start", "uneven_end", "unknown"):
             keys.append((delay.cause, delay.owner))
         else:
             keys.append((delay.cause,) if delay.cause == "allocator" else (delay.cause, delay.what, delay.where))
     return keys
-
-
-def grouped(delays: Sequence[Delay]) -> list[DelayGroup]:
-    """Return the delays by root cause; each finding is about one of these groups."""
-    lost = [Lost(delay.device, delay.cause, delay.what, delay.where, round(delay.cost_ns)) for delay in delays]
-    groups: dict[tuple[object, ...], DelayGroup] = {}
-    for key, delay in zip(root_causes(lost, by_kernel=True), delays, strict=True):
-        groups.setdefault(key, DelayGroup(str(key[0]), [])).delays.append(delay)
-    return list(groups.values())
-
-
-def _claim(context: FindingContext, delay: Delay) -> Claim | None:
-    """Claim the idle time of a late rank in its own delay, so that the findings on idle time leave it out."""
-    number = int(context.device_of_match[delay.device])
-    if delay.cause not in IDLE_CAUSE or delay.cost_ns <= 0 or number < 0 or not delay.end_ns:
-        return None
-    cause = IDLE_CAUSE[delay.cause]
-    idle = context.host_gaps(number, _HOST_BOUND.get(delay.cause) or HOST_CAUSES[cause])
-    within = int(np.diff(covered(idle, np.array([delay.start_ns, delay.end_ns], np.int64)))[0])
-    # Gaps too short to be kept are claimed in the step of the delay.
-    names, step = context.devices[number].split.names, str(context.across.matches.step[delay.collectives[0]])
-    return Claim(
-        number,
-        cause,
-        min(within, delay.late_ns),
-        names.index(step) if step in names else None,
-        round(delay.cost_ns),
-        delay.start_ns,
-        delay.end_ns,
-    )
-
-
-def _finding(context: FindingContext, group: DelayGroup) -> Finding:
-    matches, largest = context.across.matches, group.largest
-    instance = largest.collectives[0]
-    late = sorted({matches.device_ids[delay.device][0] for delay in group.delays if delay.cost_ns > 0})
-    waiting = [matches.device_ids[device][0] for device in largest.waiting]
-    steps = _cost_by_step(context, group)
-    lost = Counter[tuple[int, str]]()
-    for delay in group.delays:
-        lost[matches.device_ids[delay.device][0], str(matches.step[delay.collectives[0]])] += round(delay.cost_ns)
-    unknown = may_lack_core(lost, context.core_waits, context.on_cpu)
-    reason = straggler_reason(group.cause, largest.what, largest.where, late, context.on_cpu, unknown)
-    text = f"{waiting_text(waiting, late)}: {reason}, {_how_late(group, steps)}."
-    worst = max(steps, key=lambda step: steps[step], default=str(matches.step[instance]))
-    evidence: dict[str, Any] = {"rank": matches.device_ids[largest.device][0], "step": worst or None}
-    evidence |= {
-        "collective": matches.kind[instance],
-        "cause": group.cause,
-        "what": largest.what,
-        "where": largest.where,
-    }
-    evidence |= {"instance": instance, "late_ns": largest.late_ns, "count": len(reached(group))}
-    evidence |= {"ranks": late, "waiting_ranks": waiting, "cost_by_step_ns": steps}
-    advice = straggler_advice(group.cause, context.metadata, largest.what)
-    return context.finding("straggler", text, advice, group.gpu_ns, evidence)
-
-
-def reached(group: DelayGroup) -> set[int]:
-    """Return the collectives whose waits a group costs, by index into the matches."""
-    return {instance for delay in group.delays for instance in delay.collectives if delay.cost_ns > 0}
-
-
-def _cost_by_step(context: FindingContext, group: DelayGroup) -> dict[str, int]:
-    """Return what the group cost in each step, mean of the ranks that waited, in ns."""
-    cost: dict[str, int] = {}
-    for delay in group.delays:
-        step = str(context.across.matches.step[delay.collectives[0]])
-        cost[step] = cost.get(step, 0) + round(delay.cost_ns)
-    return {step: ns for step, ns in sorted(cost.items()) if ns > 0}
 
 
 def straggler_advice(cause: str, metadata: Mapping[str, Any], what: str = "") -> str:
@@ -307,22 +203,7 @@ def straggler_reason(
         "slower_host": f"{its} host runs the same operators more slowly" + (f", most{inside}" if inside else ""),
         NO_CORE: "it has no core to run on" if len(late) == 1 else "they have no cores to run on",
         "nothing_recorded": f"{its} host does nothing that the trace records{instead}",
-        "unlevel_start": f"{its} recording begins at a later point of the program",
-        "uneven_end": f"{its} part of an earlier{' ' + what if what else ' collective'} ends later",
-        "unknown": "the trace does not show why",
     }[cause]
-
-
-def _how_late(group: DelayGroup, steps: Mapping[str, int]) -> str:
-    """Describe how much later than the others, and in which steps; one delay has no median."""
-    late: Int64 = np.array([delay.late_ns for delay in group.delays if delay.cost_ns > 0], np.int64)
-    most = duration(int(late.max()))
-    where = steps_text(list(steps))
-    if len(late) == 1:
-        return f"{most} later {where}"
-    if group.cause == "slower_host":
-        return f"{plural(len(reached(group)), 'late arrival')} {where}"
-    return f"up to {most} later {where}"
 
 
 def steps_text(steps: Sequence[str]) -> str:

@@ -89,13 +89,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 _NO_ALIGN = "Leave each rank on its own clock, as recorded, and correct none."
 align_option = click.option("--no-align", "align", flag_value=False, default=True, help=_NO_ALIGN, **_READ)
 """Whether clocks that are off are corrected, wherever ranks are compared, drawn or exported; part of *read_options*."""
-gains_option = click.option(
-    "--gains/--no-gains",
-    cls=Toggle,
-    default=None,
-    help="Replay the run for what a step would gain without each finding. [small runs]",
-)
-"""What a step would gain, as the argument *gains*: None leaves it to the size of the run."""
 force_option = click.option("--force", is_flag=True, help="Overwrite existing files.")
 
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from dptrace.timeline.host_calls import SecondPass
 
 
-GAINS_HINT = "For what a step would gain without each finding, add --gains: it replays the run."
-
-
 def open_with_progress(
     paths: Sequence[str],
     read_options: ReadOptions,
@@ -75,25 +72,15 @@ def _to_replay(paths: Sequence[str], reread: Sequence[SecondPass[Any]], all_rank
     return (RANK_EVENTS, *reread) if all_ranks or len(files) <= MOST_REPLAYED else ()
 
 
-def gains_wanted(gains: bool | None, paths: Sequence[str]) -> bool:
-    """Return whether to compute what findings gain: as the user says, else where reading the files again is quick."""
-    if gains is not None:
-        return gains
-    if any(is_url(path) for path in paths):
-        return False
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from dptrace.load.open import is_small
-    from dptrace.readers.discovery import find
-
-    return is_small(find(paths).files)
-
-
-def with_gains(run: Run, verbosity: str = NORMAL) -> Run:
-    """Return the run whose findings say what a step would gain without each."""
-    from dptrace.replay import gains
+def with_findings(run: Run, verbosity: str = NORMAL, compute: bool = False) -> Run:
+    """Return a run after its findings, or those on its compute, were found; a terminal shows the progress."""
+    from dptrace.replay.findings import compute_findings_of, findings_of
 
     with progress("Replaying", verbosity) as show:
-        return gains.with_gains(run, lambda fraction: show(fraction, ""))
+        findings_of(run, lambda fraction: show(fraction, ""))
+        if compute:
+            compute_findings_of(run)
+    return run
 
 
 # The two sides of ``dptrace diff``: A and B, or several recordings each with --before and --after, or a baseline as A.

@@ -58,6 +58,7 @@ class WithoutTasks(Change, frozen=True, eq=False):
     gone: NDArray[np.bool_]
     """Of each task."""
     host: ClassVar[bool] = True
+    keeps_tasks: ClassVar[bool] = True
 
     def apply(self, model: Model) -> Model:
         return without_tasks(model, self.gone)
@@ -113,6 +114,7 @@ class CudaGraphs(Change, frozen=True):
     """The kernels of a step are launched at once: their launches, and what the host does between them, take no time."""
 
     host: ClassVar[bool] = True
+    keeps_tasks: ClassVar[bool] = True
     what = "CUDA graphs"
 
     def apply(self, model: Model) -> Model:
@@ -159,6 +161,7 @@ class NoRecompute(Change, frozen=True):
     """Backward computes nothing of forward again: activation checkpointing is off."""
 
     host: ClassVar[bool] = True
+    keeps_tasks: ClassVar[bool] = True
     what = "no recomputation"
 
     def apply(self, model: Model) -> Model:

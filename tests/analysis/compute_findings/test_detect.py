@@ -38,7 +38,7 @@ def test_the_most_expensive_comes_first(tmp_path: Path) -> None:
     context = context_of(tmp_path, file)
 
     assert [("pageable_copies", 200_000), ("elementwise_chains", 60_000)] == [
-        (finding.kind, finding.cost_ns) for finding in compute_findings(context.timelines, context.calls)
+        (finding.kind, finding.counted_ns) for finding in compute_findings(context.timelines, context.calls)
     ]
 
 
@@ -84,8 +84,8 @@ def test_pageable_copies_that_no_compute_hides_count(tmp_path: Path) -> None:
     file.file.kernel("gemm", file.now - 15, file.now + 5, 3, stream=9)
     (beside,) = pageable_copies(context_of(tmp_path, file))
 
-    assert ("pageable_copies", 20_000, [PAGEABLE]) == (found.kind, found.cost_ns, found.evidence["copies"])
-    assert 5_000 == beside.cost_ns
+    assert ("pageable_copies", 20_000, [PAGEABLE]) == (found.kind, found.counted_ns, found.evidence["copies"])
+    assert 5_000 == beside.counted_ns
 
 
 # Kernels that ran with and without communication show how much it slows compute.
@@ -107,7 +107,7 @@ def test_the_ratio_and_what_it_costs(tmp_path: Path) -> None:
     (found,) = interference(context_of(tmp_path, job(80)))
 
     assert 1.6 == pytest.approx(found.evidence["ratio"], abs=0.01)
-    assert 30_000 == pytest.approx(found.cost_ns, abs=10)
+    assert 30_000 == pytest.approx(found.counted_ns, abs=10)
 
 
 def test_kernels_of_unequal_work_are_not_compared(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_repeated_work_costs_its_time(tmp_path: Path) -> None:
     again = replace(backward, recompute=np.array([True, False]))
     (found,) = recompute(replace(context, timelines=(again,)))
 
-    assert ("recompute", 40_000) == (found.kind, found.cost_ns)
+    assert ("recompute", 40_000) == (found.kind, found.counted_ns)
     assert [] == recompute(replace(context, timelines=(backward,)))
 
 
@@ -141,7 +141,7 @@ def test_idle_time_between_two_short_kernels_counts(tmp_path: Path) -> None:
     (found,) = short_kernels(context_of(tmp_path, file))
     filled = ComputeFile().step().kernel("aten::add", "a", 3).kernel("aten::add", "b", 4, idle=7)
 
-    assert ("short_kernels", 7_000) == (found.kind, found.cost_ns)
+    assert ("short_kernels", 7_000) == (found.kind, found.counted_ns)
     assert [] == short_kernels(context_of(tmp_path, filled.communication(101, 112)))
 
 
@@ -160,7 +160,7 @@ def test_the_slow_gpu_is_named(tmp_path: Path) -> None:
     (found,) = uneven_ranks(context_of(tmp_path, rank(0, 1), rank(1, 1.2, steps=3), rank(2, 1)))
 
     assert {"rank": 1, "ratio": 1.2, "kernel": "gemm"} == found.evidence
-    assert 30_000 == pytest.approx(found.cost_ns, abs=1)
+    assert 30_000 == pytest.approx(found.counted_ns, abs=1)
 
 
 def test_gpus_that_differ_by_little_or_do_different_work_are_no_finding(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_reason_is_given(tmp_path: Path, reason: str, m: int, k: int, n: int
     (found,) = one_product(tmp_path, m, k, n, 4 * roof_ns / 1e3, dtype, kernel)
 
     assert reason == found.kind
-    assert 4 * roof_ns - roof_ns / 0.6 == pytest.approx(found.cost_ns, rel=0.01)
+    assert 4 * roof_ns - roof_ns / 0.6 == pytest.approx(found.counted_ns, rel=0.01)
     assert 0.25 == pytest.approx(found.evidence["products"][0]["share_of_roofline"], abs=0.002)
     assert [[m, k], [k, n]] == found.evidence["products"][0]["input_dims"]
 
@@ -100,7 +100,7 @@ def test_the_costliest_chain_is_named(tmp_path: Path) -> None:
         file.kernel(name, "vectorized", 40, **SAME)
     (found,) = elementwise_chains(context_of(tmp_path, file))
 
-    assert 20_000 + 120_000 == found.cost_ns
+    assert 20_000 + 120_000 == found.counted_ns
     assert "mul → exp → mul → neg" == found.evidence["chain"]
 
 
@@ -123,7 +123,7 @@ def test_chains_of_the_optimizer_have_advice_of_their_own(tmp_path: Path) -> Non
     file.file.label("Optimizer.step#SGD.step", 0.5, 50)
     (found,) = elementwise_chains(context_of(tmp_path, chain(file, 10, 10, 10)))
 
-    assert ("unfused_optimizer", 20_000) == (found.kind, found.cost_ns)
+    assert ("unfused_optimizer", 20_000) == (found.kind, found.counted_ns)
 
 
 # Attention in separate kernels is one finding, whatever else its kernels could be blamed for.
@@ -159,14 +159,14 @@ def test_attention_costs_what_one_kernel_would_save(tmp_path: Path) -> None:
     finding = found["unfused_attention"]
     assert "scaled_dot_product_attention" in finding.advice
     assert ["_softmax", "add", "bmm", "mul"] == finding.evidence["operators"]
-    assert 1900 + 2600 + 5700 + 1700 - 2 * FLOPS_US == pytest.approx(finding.cost_ns / 1e3, rel=1e-3)
+    assert 1900 + 2600 + 5700 + 1700 - 2 * FLOPS_US == pytest.approx(finding.counted_ns / 1e3, rel=1e-3)
 
 
 def test_without_a_known_peak_products_cost_nothing(tmp_path: Path) -> None:
     """What is written and read between them does."""
     found = found_in(tmp_path, forward(ComputeFile(step_us=20_000, gpu={**H100, "name": "Unknown GPU"}).step()))
 
-    assert 2600 + 5700 == found["unfused_attention"].cost_ns / 1e3
+    assert 2600 + 5700 == found["unfused_attention"].counted_ns / 1e3
 
 
 def test_backward_is_attention_too(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_backward_is_attention_too(tmp_path: Path) -> None:
         file.kernel("aten::bmm", "cutlass_align1", 1000, **inputs(left, right))
     file.kernel("aten::_softmax_backward_data", "softmax_backward", 3000, **inputs(SCORES, SCORES))
 
-    cost = found_in(tmp_path, file)["unfused_attention"].cost_ns
+    cost = found_in(tmp_path, file)["unfused_attention"].counted_ns
     assert 4000 + 3000 - 4 * FLOPS_US == pytest.approx(cost / 1e3, rel=1e-3)
 
 

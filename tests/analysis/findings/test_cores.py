@@ -11,62 +11,58 @@ import dptrace
 from dptrace.analysis.findings.cores import Loss, core_waits, lacks_core
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.stragglers import straggler_reason
+from dptrace.replay.findings import findings_of
 from tests.support.builders import TimelineBuilder
 from tests.support.planted import Plant, planted_job
 
 MS = 1_000_000
 
 
-def of_job(folder: Path, plants: list[Plant], waits: dict[int, list[float]], gains: bool) -> list[Finding]:
+def of_job(folder: Path, plants: list[Plant], waits: dict[int, list[float]]) -> list[Finding]:
     """Return the stragglers of a planted job; *waits* are the ms without a core of each rank in its four steps."""
     planted_job(folder, plants)
     rows = [{"rank": rank, "core_wait_ns": [ms * MS for ms in own]} for rank, own in waits.items()]
     folder.joinpath("run.json").write_text(json.dumps({"schema": 1, "world_size": 4, "ranks": rows}))
     run = dptrace.open(folder, cache=False)
-    found = (run.with_gains() if gains else run).cross_rank.findings
-    return [finding for finding in found if finding.kind == "straggler"]
+    return [finding for finding in findings_of(run) if finding.kind == "straggler"]
 
 
-@pytest.mark.parametrize("gains", [False, True])
 @pytest.mark.parametrize("kind", ["python", "pause", "operator"])
-def test_a_rank_without_a_core_is_late_for_that(tmp_path: Path, kind: str, gains: bool) -> None:
+def test_a_rank_without_a_core_is_late_for_that(tmp_path: Path, kind: str) -> None:
     """The scheduler's time without a core covers what its host loses in each step."""
     waits = {rank: [4.2 if rank == 1 else 0.1] * 4 for rank in range(4)}
-    (found,) = of_job(tmp_path, [Plant(1, kind, 4)], waits, gains)
+    (found,) = of_job(tmp_path, [Plant(1, kind, 4)], waits)
 
     assert (1, "no_core", "") == tuple(found.evidence[key] for key in ("rank", "cause", "what"))
     assert "has no core" in found.text
     assert "Pin processes to cores" in found.advice
 
 
-@pytest.mark.parametrize("gains", [False, True])
 @pytest.mark.parametrize(
     ("kind", "cause"), [("python", "python"), ("pause", "nothing_recorded"), ("kernel", "compute")]
 )
-def test_a_rank_that_had_a_core_is_late_for_its_code(tmp_path: Path, kind: str, cause: str, gains: bool) -> None:
+def test_a_rank_that_had_a_core_is_late_for_its_code(tmp_path: Path, kind: str, cause: str) -> None:
     """It waited for a core for less than it lost; or its GPU computes longer, for which no core is needed."""
     waits = {rank: [9.0 if kind == "kernel" else 1.0] * 4 for rank in range(4)}
-    (found,) = of_job(tmp_path, [Plant(1, kind, 4)], waits, gains)
+    (found,) = of_job(tmp_path, [Plant(1, kind, 4)], waits)
 
     assert (1, cause) == (found.evidence["rank"], found.evidence["cause"])
     assert "core" not in found.text
 
 
-@pytest.mark.parametrize("gains", [False, True])
-def test_ranks_that_share_too_few_cores_are_one_finding(tmp_path: Path, gains: bool) -> None:
+def test_ranks_that_share_too_few_cores_are_one_finding(tmp_path: Path) -> None:
     """In other steps, other ranks lose time in other places: it has one root."""
     plants = [Plant(1, "python", 5, [0, 2], layer=1), Plant(2, "pause", 5, [1, 3], layer=4)]
     waits = {1: [5.1, 0.0, 5.1, 0.0], 2: [0.0, 5.1, 0.0, 5.1], 0: [0.0] * 4, 3: [0.0] * 4}
-    (found,) = of_job(tmp_path, plants, waits, gains)
+    (found,) = of_job(tmp_path, plants, waits)
 
     assert ("no_core", [1, 2]) == (found.evidence["cause"], found.evidence["ranks"])
 
 
-@pytest.mark.parametrize("gains", [False, True])
-def test_what_all_ranks_lack_makes_none_late(tmp_path: Path, gains: bool) -> None:
+def test_what_all_ranks_lack_makes_none_late(tmp_path: Path) -> None:
     """Each had no core for as long as one is late: it may have slept, or waited in another place than the others."""
     waits = {rank: [4.5] * 4 for rank in range(4)}
-    (found,) = of_job(tmp_path, [Plant(1, "python", 4)], waits, gains)
+    (found,) = of_job(tmp_path, [Plant(1, "python", 4)], waits)
 
     assert "python" == found.evidence["cause"]
     assert "or has no core: the recording doesn't tell" in found.text

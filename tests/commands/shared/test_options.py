@@ -28,7 +28,6 @@ SHARED = {
     "--output": tuple(verb for verb in COMMANDS if verb not in ("cache", "cp", "log", *SERVING)),
     "--quiet": tuple(verb for verb in COMMANDS if verb not in SERVING),
     "--force": tuple(verb for verb in COMMANDS if verb not in ("cache", "log", *SERVING)),
-    "--gains": ("analyze", "kernels", "view", "report"),
 }
 
 

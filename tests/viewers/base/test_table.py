@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
-from dptrace.analysis.findings.finding import Gain
+from dptrace.analysis.findings.finding import Finding, Gain
 from dptrace.replay.paths import LINK_KINDS
 from dptrace.viewers.base.table import PATH_KINDS, TextTable, gain_sentence, print_text_table
 from tests.support.view_cases import PAYLOAD
@@ -42,13 +43,13 @@ MS = 1_000_000
     [
         (Gain("no copies", 10 * MS, 5 * MS, 15 * MS), ["10.0 ms a step", "5.00 ms", "15.0 ms", "no copies"]),
         (Gain("no copies", 0, 0, 2 * MS, reason="Hidden."), ["nothing", "2.00 ms", "Hidden."]),
-        (Gain("schedule ddp", -3 * MS, -4 * MS, -2 * MS), ["lose 3.00 ms", "schedule ddp"]),
-        (Gain(reason="The recording is too short."), ["unknown", "The recording is too short."]),
+        (Gain("schedule ddp", -3 * MS, -4 * MS, -2 * MS), ["Loses 3.00 ms", "schedule ddp"]),
+        (Gain(reason="The recording is too short."), ["20.0 ms counted", "unknown", "The recording is too short."]),
     ],
 )
 def test_a_gain_is_a_sentence(gain: Gain, parts: list[str]) -> None:
     """It says how much, in which range, what is different, and why it is less; or why it is not known."""
-    text = gain_sentence(gain)
+    text = gain_sentence(Finding("copies", "", "", 20 * MS, 0.1, gain=replace(gain, next_ns=gain.ns)))
 
     assert [part for part in parts if part in text] == parts
     assert text.endswith(".")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.analysis.findings.finding import by_gain
+from dptrace.analysis.findings.finding import leading
+from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Role, cause_category, chart
 from dptrace.viewers.gantt.finding_places import MOST, finding_places
@@ -87,7 +88,7 @@ def test_a_step_that_is_not_drawn_has_no_place(late: Run) -> None:
 @pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "interleaved_cpu_2ranks", "naive_cpu_2ranks"])
 def test_every_finding_with_its_gain_has_a_place(name: str) -> None:
     """Also a delay that reaches no collective in which others wait: it is shown by its step."""
-    run = dptrace.open(Path(__file__).parents[3] / "traces" / name).with_gains()
+    run = dptrace.open(Path(__file__).parents[3] / "traces" / name)
 
     assert all(entry["place"] for entry in finding_places(run, chart(run)))
 
@@ -117,7 +118,7 @@ def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
     """The most expensive ones, each within the step that the finding names."""
     run = dptrace.open(real(name))
     drawn = chart(run)
-    found = by_gain(run.cross_rank.findings)[:MOST]
+    found = leading(findings_of(run))[:MOST]
 
     for finding, entry in zip(found, finding_places(run, drawn), strict=True):
         place = entry["place"]

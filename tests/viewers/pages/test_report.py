@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from markupsafe import escape
 
 import dptrace
+from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.pages import report
@@ -35,7 +37,7 @@ def test_everything_is_on_the_page(recorded: Run) -> None:
     page = document(recorded)
 
     assert sentence(recorded).plain in page
-    texts = [finding.text for finding in recorded.cross_rank.findings]
+    texts = [str(escape(finding.text)) for finding in findings_of(recorded)]
     assert texts
     assert sorted(texts, key=page.index) == texts
     for name in ("breakdown", "heatmap", "communication", "bandwidth", "buckets", "idle"):

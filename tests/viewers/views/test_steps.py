@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Drawing
@@ -197,13 +198,13 @@ def test_idle_causes_add_up_to_the_idle_time() -> None:
 def test_findings_stand_with_their_costs_dearest_first() -> None:
     """Each with what to do."""
     run = CASES["uneven"]()
-    costs = [finding.cost_ns for finding in run.cross_rank.findings]
+    costs = [finding.counted_ns for finding in findings_of(run)]
 
     assert costs
     assert sorted(costs, reverse=True) == lengths(findings(run).marks)
     names = [name for _, name in findings(run).y.ticks]
     assert len(names) == len(costs)
-    for name, finding in zip(names, run.cross_rank.findings, strict=True):
+    for name, finding in zip(names, findings_of(run), strict=True):
         assert f"rank {finding.evidence['rank']}" in name
         assert finding.kind != "exposed_comm" or name.startswith(f"exposed {finding.evidence['collective']} · ")
-    assert [finding.advice for finding in run.cross_rank.findings] == [row[3] for row in findings_table(run).rows]
+    assert [finding.advice for finding in findings_of(run)] == [row[3] for row in findings_table(run).rows]

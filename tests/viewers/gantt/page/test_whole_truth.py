@@ -12,11 +12,12 @@ import pytest
 
 import dptrace
 from dptrace.analysis.cross_rank.ddp_buckets import call_names
-from dptrace.analysis.findings.finding import by_gain
+from dptrace.analysis.findings.finding import leading
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import FIGURE_WORDS, PART_LABELS, Part, idle, partition
 from dptrace.core.intervals import Int64, IntervalSet, covered, subtract, union
 from dptrace.core.units import byte_size, duration
+from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.timeline.model import main_activity
@@ -180,10 +181,10 @@ class Checked:
             self.values += 1
         assert wait == shown.get("exposed_wait_ns", 0)
         assert int(steps["overlapped_comm_ns"].sum()) == shown["overlapped"]
-        costs = self.page.locator("#findings button b").all_inner_texts()
-        listed = by_gain(self.run.cross_rank.findings)
-        assert [duration(finding.figure[0]) for finding in listed][: len(costs)] == costs
-        self.values += 2 + len(costs)
+        shown_with = self.page.locator("#findings button b").all_inner_texts()
+        listed = leading(findings_of(self.run))
+        assert [duration(finding.figure[0]) for finding in listed][: len(shown_with)] == shown_with
+        self.values += 2 + len(shown_with)
 
     def since(self, rank: int, device: int, *times: int) -> list[int]:
         """Return times of a GPU's trace on the page."""
