@@ -439,16 +439,16 @@ def _is_compiled() -> bool:
 
 
 def _replace_method(kind: Any, name: str, wrapped: Callable[..., Any]) -> Callable[[], None]:
-    """Put a method in place of one of torch's C++ classes, which may inherit it."""
-    original, inherited = getattr(kind, name), name not in vars(kind)
-    wrapped.__name__, wrapped.__doc__ = name, original.__doc__
+    """Put a method in place of one of torch's C++ classes, which may inherit it; return what undoes that."""
+    own = vars(kind).get(name)  # not what getattr() returns, which is the function without its binding to an object
+    wrapped.__name__, wrapped.__doc__ = name, getattr(kind, name).__doc__
     setattr(kind, name, wrapped)
 
     def undo() -> None:
         if vars(kind).get(name) is wrapped:
-            if inherited:
+            if own is None:
                 delattr(kind, name)
             else:
-                setattr(kind, name, original)
+                setattr(kind, name, own)
 
     return undo

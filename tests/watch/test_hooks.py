@@ -30,7 +30,7 @@ def seen() -> list[Any]:
     """Return what a watch replaces."""
     return [
         *(nn.Module.__call__, nn.Linear.__call__, DataLoader.__iter__, dataloader._BaseDataLoaderIter.__next__),
-        *(dist.ProcessGroup.allreduce, dist.Work.wait, torch.autograd._engine_run_backward),
+        *(vars(dist.ProcessGroup)["allreduce"], vars(dist.Work)["wait"], torch.autograd._engine_run_backward),
     ]
 
 
@@ -124,6 +124,18 @@ def test_ddp_and_collectives_have_arrivals(watch: Watch, group: None) -> None:
     assert (4, 5) == ((met["stage"] == BACKWARD).sum(), (met["stage"] != BACKWARD).sum())
     assert (met["arrival_ns"] <= met["waits_ns"]).all()
     assert (met["waits_ns"] <= met["end_ns"]).all()
+
+
+def test_after_its_end_collectives_work(watch: Watch, group: None) -> None:
+    """Each method of torch's C++ classes is what it was, bound to its object."""
+    tensor = torch.ones(2)
+    watch.close(None)
+    dist.barrier()
+    dist.broadcast(tensor, 0)
+    dist.all_gather([torch.empty(2)], tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+
+    assert [1.0, 1.0] == tensor.tolist()
 
 
 def test_a_model_that_comes_later_is_found(watch: Watch) -> None:
