@@ -6,7 +6,7 @@ VENV ?= .venv
 GPUS ?= 2
 BIN := $(VENV)/bin
 CONSTRAINTS ?= tests/constraints.txt
-PARALLEL := --numprocesses=2 --dist=loadfile
+PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 .PHONY: demo test test-all quick lint types format docs package clean

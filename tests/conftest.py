@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import faulthandler
 import os
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -20,6 +22,8 @@ settings.load_profile("dptrace")
 
 
 _LIMIT_S, _SLOW_LIMIT_S = 120, 900
+_COSTS = {"slow": 20, "spawn": 10, "browser": 5, "heavy": 1, "limit": 50}
+"""What a test of each mark takes, about, in seconds of a core: files are begun in the order of their sums."""
 _errors = -1
 """Standard error of the process that the tests run in: while one runs, pytest keeps what it writes there."""
 
@@ -53,8 +57,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
     patch.undo()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark hypothesis tests, so that ``-m property`` selects them."""
+    """Mark hypothesis tests, so that ``-m property`` selects them, and begin with the files that take longest.
+
+    A worker has a file's tests to itself: one that began a long file last would leave the other one idle.
+    """
+    costs: Counter[Path] = Counter()
     for item in items:
         if getattr(getattr(item, "function", None), "is_hypothesis_test", False):
             item.add_marker("property")
+        costs[item.path] += sum(cost for name, cost in _COSTS.items() if item.get_closest_marker(name))
+    items.sort(key=lambda item: -costs[item.path])  # stable: a file's tests keep their order

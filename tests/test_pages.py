@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
+from tests.support.forking import folder_of_command
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,7 +64,7 @@ def run(command: list[str], folder: Path) -> None:
     """Run *command* in the folder, without a GPU or a browser; show what it said where it fails."""
     scripts = str(Path(sys.executable).parent)
     environment = os.environ | {
-        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(filter(None, (folder_of_command(), scripts, os.environ["PATH"]))),
         "PYTHONPATH": str(ROOT),
         "CUDA_VISIBLE_DEVICES": "",
         "BROWSER": "true",

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from tests.support.forking import folder_of_command
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.spawn, pytest.mark.slow]
@@ -50,7 +51,8 @@ def git(folder: Path, *arguments: str) -> None:
 def run(commands: list[str], folder: Path, **variables: str) -> int:
     """Run the commands of a job but its installation, until one fails; return its exit code."""
     scripts = str(Path(sys.executable).parent)
-    path = {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    folders = os.pathsep.join(filter(None, (folder_of_command(), scripts, os.environ["PATH"])))
+    path = {"PATH": folders, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     for command in commands:
         if command.startswith("pip install"):
             continue

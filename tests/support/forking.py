@@ -18,14 +18,17 @@ import faulthandler
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,6 +82,54 @@ def run_python(
             err = process.communicate()[1]
             raise AssertionError(f"{command} still ran after {timeout:.1f} s.\n{err}") from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+_COMMAND = """#!{python} -ES
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.connect({address!r})
+request = {{"arguments": ["-m", "dptrace", *sys.argv[1:]], "cwd": os.getcwd(), "env": dict(os.environ)}}
+socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
+sys.exit(int(server.recv(32)))
+"""
+
+
+@cache
+def folder_of_command() -> str | None:
+    """Return a folder for the PATH of a shell, in which ``dptrace`` runs as a fork; None where none can be forked."""
+    if sys.platform != "linux":
+        return None
+    if _starter() is None:
+        _start_starter()
+    folder = tempfile.mkdtemp(prefix="dptrace-command-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.bind(f"{folder}/socket")
+    server.listen()
+    command = Path(folder, "dptrace")
+    command.write_text(_COMMAND.format(python=sys.executable, address=f"{folder}/socket"))
+    command.chmod(0o755)
+
+    def accept() -> None:
+        while True:
+            threading.Thread(target=_run_command, args=(server.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return folder
+
+
+def _run_command(asking: socket.socket) -> None:
+    """Fork for a shell's command, and tell it the exit code."""
+    starter = _starter()
+    assert starter is not None
+    with asking:
+        text, files, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+        request = json.loads(text) | {"new_session": False, "parent": os.getpid()}
+        pid = _fork(starter, json.dumps(request), files)
+        for file in files:
+            os.close(file)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        asking.send(str(code if code >= 0 else 128 - code).encode())
 
 
 class _ForkingPopen(subprocess.Popen[Any]):
