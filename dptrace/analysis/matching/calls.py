@@ -142,6 +142,8 @@ def calls_of(devices: Sequence[DeviceFigures]) -> Calls:
     table = {name: np.concatenate([columns[name] for columns in tables]) for name in _EMPTY}
     groups = tuple(Group(name, members.ranks, *rest) for name, members, *rest in numbers.groups)
     unmatchable = _unmatchable(groups, table["group"], table["device"], table.pop("blind"))
+    ranks = np.array([device.timeline.rank for device in devices], np.int32)
+    unmatchable &= ~_between_global_ranks(groups, table, ranks)
     return Calls(
         **table,
         step_names=step_names,
@@ -199,6 +201,22 @@ def _unmatchable(
     ]
     unmatchable: NDArray[np.bool_] = np.array(shared, np.bool_)[group] | (blind & (used[group] > _PAIR))
     return unmatchable
+
+
+def _between_global_ranks(
+    groups: Sequence[Group], table: Mapping[str, NDArray[Any]], ranks: NDArray[np.int32]
+) -> NDArray[np.bool_]:
+    """Return which messages of an unknown group name their peer by its global rank; all of them, or none.
+
+    They do where each rank received as many from each other one as that sent. Ranks in a smaller group, counted from 0
+    in each of them, would at times be the rank itself, or one that sent nothing.
+    """
+    unknown = np.array([group.name == UNKNOWN_GROUP for group in groups], np.bool_)
+    messages = unknown[table["group"]] & (table["endpoints"][:, 0] >= 0)
+    source, target = table["endpoints"][messages].astype(np.int64).T
+    width, sent = int(table["endpoints"].max(initial=0)) + 1, ranks[table["device"][messages]] == source
+    sends, receives = (np.bincount((source * width + target)[end], minlength=width * width) for end in (sent, ~sent))
+    return messages if (source != target).all() and np.array_equal(sends, receives) else np.zeros_like(messages)
 
 
 _UNKNOWN = Collective("other")

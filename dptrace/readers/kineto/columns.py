@@ -137,19 +137,21 @@ def _peer(name: str, inputs: bytes) -> int:
         return -1
 
 
-def with_global_ranks(comm: dict[int, CommArgs], groups: Any) -> dict[int, CommArgs]:
+def with_global_ranks(comm: dict[int, CommArgs], groups: Any, own: int | None) -> dict[int, CommArgs]:
     """Convert peers to global ranks where the file's list of groups is unambiguous, else drop them.
 
     Args:
         comm: collective metadata by event; peers without a group name are ranks in their group.
         groups: the ``pg_config`` of ``distributedInfo``: every group of this rank.
+        own: the file's rank, which sends itself nothing; None where it is not recorded.
     """
     lists = [group.get("ranks") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
     members = [ranks for ranks in map(_counts, lists) if ranks is not None]
 
     def peer(args: CommArgs) -> int:
         ranks = {ranks[args.peer] for ranks in members if args.peer < len(ranks)} or {args.peer}
-        return ranks.pop() if len(ranks) == 1 else -1
+        others = ranks - {own} or ranks
+        return others.pop() if len(others) == 1 else -1
 
     return {i: replace(a, peer=peer(a)) if a.peer >= 0 and not a.group else a for i, a in comm.items()}
 

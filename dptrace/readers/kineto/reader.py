@@ -313,7 +313,8 @@ def _assemble(
     table[2][marks[table[3]] & (table[2] == Category.CPU_OP)] = Category.ANNOTATION
     base_ns, products = as_count(metadata.base) or 0, _by_position(columns.products, columns, order)
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
-    comm = with_global_ranks(_by_position(columns.comm, columns, order), info.get("pg_config"))
+    comm = _by_position(columns.comm, columns, order)
+    comm = with_global_ranks(comm, info.get("pg_config"), _rank(info.get("rank")))
     threads = columns.thread_ids
     gloo = {i: threads[table[4][order[i]]] for i in comm if names[table[3][order[i]]].startswith(GLOO_PREFIX)}
     comm = with_gloo_groups(comm, gloo, info.get("pg_config"), metadata.gloo_threads)

@@ -37,14 +37,15 @@ def test_what_asks_for_a_collective_shows_both_sides() -> None:
 
 
 def test_a_message_shows_its_other_end_by_the_rank_in_the_job() -> None:
-    """Ranks in the group; dropped where several groups would give different global ranks."""
+    """Ranks in the group; dropped where several groups would give different global ranks other than its own."""
     sent = _shaped("c10d::send", [[[8]], [], [], []], ["TensorList", "", "Scalar", "Scalar"], ["", "", "1", "0"])
     assert 1 == sent.peer
 
-    def peer(*groups: list[int]) -> int:
-        return with_global_ranks({0: sent}, [{"ranks": ranks} for ranks in groups])[0].peer
+    def peer(*groups: list[int], own: int = 4) -> int:
+        return with_global_ranks({0: sent}, [{"ranks": ranks} for ranks in groups], own)[0].peer
 
     assert [1, 6, 6, -1] == [peer(), peer([4, 6]), peer([4, 6], [5]), peer([4, 6], [0, 1])]
+    assert 1 == peer([4, 6], [0, 1], own=6)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ from tests.support.programs import (
 GPIPE = pipeline(gpipe, 3)
 ONE_F_ONE_B = pipeline(one_forward_one_backward, 4)
 ZERO_BUBBLE = pipeline(zero_bubble, 3)
+REPLICAS = pipeline(one_forward_one_backward, 2, 2)
+"""Two stages of two ranks."""
 
 BEFORE = {"forward": "aten::linear", "backward": "AddmmBackward0", "middle": "aten::relu", "optimizer": "aten::add_"}
 BEFORE |= {"F": "aten::linear", "B": "AddmmBackward0", "I": "AddmmBackward0", "W": "AddmmBackward0"}
@@ -65,6 +67,8 @@ CASES: dict[str, tuple[Program, int, tuple[Plant, ...]]] = {
     "1f1b, loader": (ONE_F_ONE_B, 4, (Plant(0, "load", 40),)),
     "zero bubble, middle stage": (ZERO_BUBBLE, 3, (Plant(1, "I", 15),)),
     "zero bubble, weights": (ZERO_BUBBLE, 3, (Plant(2, "W", 15),)),
+    "replicas, one rank": (REPLICAS, 4, (Plant(1, "F", 20),)),
+    "replicas, a stage": (REPLICAS, 4, (Plant(2, "B", 20), Plant(3, "B", 20))),
 }
 CLEAN: dict[str, tuple[Program, int]] = {
     "data parallel": (data_parallel, 3),
@@ -76,6 +80,7 @@ CLEAN: dict[str, tuple[Program, int]] = {
     "gpipe": (GPIPE, 3),
     "1f1b": (ONE_F_ONE_B, 4),
     "zero bubble": (ZERO_BUBBLE, 3),
+    "replicas": (REPLICAS, 4),
 }
 
 
