@@ -10,6 +10,8 @@ from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dptrace.analysis.findings.finding import Finding
+from dptrace.analysis.findings.stragglers import HOST_CAUSES
 from dptrace.analysis.per_gpu.split import CAUSES, FIGURE_WORDS
 from dptrace.comparison.changes import (
     COLLECTIVE_COLUMNS,
@@ -33,6 +35,7 @@ from dptrace.comparison.sides import (
     DeviceId,
     RunSample,
     Sides,
+    StoredRun,
     copies,
     devices_by_id,
     differences,
@@ -42,7 +45,7 @@ from dptrace.comparison.sides import (
 from dptrace.comparison.significance import MIN_STEPS
 from dptrace.core.notes import LENGTHS, RECORDS
 from dptrace.core.table import columns, html_table, typed
-from dptrace.core.units import MINUS, duration, milliseconds, plural, signed_duration, signed_milliseconds
+from dptrace.core.units import MINUS, duration, milliseconds, plural, ranks_text, signed_duration, signed_milliseconds
 from dptrace.errors import UsageError
 from dptrace.run.cross_rank import figures_in_words
 from dptrace.run.run import Run
@@ -63,6 +66,8 @@ FIGURE_NAMES = {
 _MAX_LISTED, _MAX_LISTED_STEPS = 3, 4
 """Parts that the summary names; left-out steps that a note names."""
 _OF_COLLECTIVES = ("exposed_wait_ns", "transfer_ns", "wait_ns")
+_MOSTLY = 0.8
+"""Share of the change of exposed communication from which waiting is what changed."""
 _MIN_NS = 1_000
 _ONE_EACH = (
     "One recording per side can't separate a change of the code from one of the machine: two starts differ by "
@@ -436,7 +441,43 @@ def _moved(comparison: Comparison) -> list[str]:
         rows = [(row.label, row.transfer) for row in _not_resized(comparison.collective_changes) if row.transfer]
         texts += [(change, f"transfer of {label}", _share(change)) for label, change in rows if change.beyond]
     texts.sort(key=lambda one: (one[0].name not in PARTS, -abs(one[0].delta)))
-    return [f"{name} {signed_duration(change.delta)}{where}" for change, name, where in texts]
+    late = _who_is_late(comparison, every.get("exposed_comm_ns"), every.get("exposed_wait_ns"))
+    return [
+        f"{late if late and change is every['exposed_comm_ns'] else name} {signed_duration(change.delta)}{where}"
+        for change, name, where in texts
+    ]
+
+
+def _who_is_late(comparison: Comparison, exposed: Change | None, wait: Change | None) -> str:
+    """Return which ranks the others wait for, where that is nearly all that exposed communication changed by."""
+    if exposed is None or wait is None or not (exposed.beyond and wait.beyond):
+        return ""
+    if not _MOSTLY <= wait.delta / (exposed.delta or 1) <= 1 / _MOSTLY:
+        return ""
+    more, less = (comparison.b, comparison.a) if wait.delta > 0 else (comparison.a, comparison.b)
+    if isinstance(more.run, StoredRun) or isinstance(less.run, StoredRun):
+        return ""
+    before = {tuple(finding.evidence["ranks"]): finding.figure[0] for finding in _stragglers(less.run)}
+    largest = max(_stragglers(more.run), key=lambda finding: finding.figure[0], default=None)
+    if largest is None:
+        return ""
+    ranks, cause = largest.evidence["ranks"], largest.evidence["cause"]
+    if largest.figure[0] - before.get(tuple(ranks), 0) < abs(wait.delta) / 2:
+        return ""
+    is_one, now = len(ranks) == 1, wait.delta > 0
+    late = (("is" if is_one else "are") if now else ("was" if is_one else "were")) + " late"
+    who = ranks_text(ranks)
+    if cause in HOST_CAUSES:
+        who = f"{who}'s host" if is_one else f"the hosts of {who}"
+    elif cause == "compute":
+        who, late = f"the compute of {who}", f"{'takes' if now else 'took'} longer"
+    return f"waiting because {who} {late}"
+
+
+def _stragglers(run: Run) -> list[Finding]:
+    from dptrace.replay.findings import findings_of
+
+    return [finding for finding in findings_of(run) if finding.kind == "straggler"]
 
 
 def _not_resized(rows: Sequence[CollectiveChange]) -> list[CollectiveChange]:

@@ -250,9 +250,9 @@ class WhatIf:
     """Range of the prediction: by how much the change gains in different steps, by what was inferred, and by the error
     of the replay; not by how much recorded steps differ."""
     run_gain_ns: int
-    """How much earlier the last of the steps would end; negative where later."""
+    """How much less all of the steps would take together; negative where more."""
     step_gain_ns: int
-    """The same for each step from the start of the recording to that one."""
+    """The same for each of them: the mean, where the steps above are medians."""
     micro_steps: int
     """Micro-steps in a predicted step, each with the samples of a measured one."""
     measured: dict[str, int]
@@ -436,9 +436,13 @@ class Replay:
         predicted = _bounded(variants[0], bound)
         holds(_step(predicted) >= round(bound) - 1, "no step is shorter than hosts and devices need")
         longer_ns = _step(predicted) - _step(self.measured)
-        if longer_ns > 0 and _micro_steps(changes) == 1 and _is_only_faster(self.model, model):
-            predicted = self.measured  # the median may take up time that moves between steps
-        gain = round(float((self.base.ended_ns - changed.ended_ns).mean()))
+        # What comes before the first step counts in none.
+        gain = float((self.base.length_ns - changed.length_ns).mean())
+        gain = gain if gain <= 0 else max(0.0, gain - max(0, round(bound) - _step(variants[0])))
+        if _is_only_faster(self.model, model):
+            gain = max(0.0, gain)
+            if longer_ns > 0 and _micro_steps(changes) == 1:
+                predicted = self.measured  # the median may take up time that moves between steps
         low, high = self._range([_bounded(variant, bound) for variant in variants], changes)
         low = min(low, _step(predicted))
         return WhatIf(
@@ -450,8 +454,8 @@ class Replay:
             predicted_step_ns=_step(predicted),
             low_ns=low,
             high_ns=high,
-            run_gain_ns=gain,
-            step_gain_ns=round(gain / (max(int(places[-1]) for places in self.chosen.places) + 1)),
+            run_gain_ns=round(gain * len(self.chosen.steps)),
+            step_gain_ns=round(gain),
             micro_steps=_micro_steps(changes),
             measured=_figures(self.measured.mean(axis=0)),
             predicted=_figures(predicted.mean(axis=0)),
@@ -463,7 +467,7 @@ class Replay:
             replayed_ranks=self.model.run.ranks,
             apart_ns=None if self.model.of is None else self.model.of.apart_ns,
             interference=None if interference is None else interference.factor,
-            notes=(*self.model.notes, *_moved(gain, longer_ns, interference)),
+            notes=(*self.model.notes, *_moved(round(gain), longer_ns, interference)),
             _outcome=changed,
             _selected=(self.run, self.whole),
         )
@@ -616,13 +620,13 @@ def whatif(run: Run, changes: Sequence[Change], all_ranks: bool = False) -> What
     return replay_of(run, None if all_ranks else representatives(whole, selected, late)).whatif(changes)
 
 
-def _moved(run_gain_ns: int, longer_ns: int, interference: Interference | None) -> list[str]:
-    """Return notes on the change: that the run ends earlier although its median step is longer, and interference."""
+def _moved(gain_ns: int, longer_ns: int, interference: Interference | None) -> list[str]:
+    """Return notes on the change: that steps take less although the median one is longer, and interference."""
     notes = [] if interference is None else [interference.sentence()]
-    if longer_ns > 0 and run_gain_ns >= 0:
+    if longer_ns > 0 and gain_ns >= 0:
         notes.append(
-            f"The median step is {duration(longer_ns)} longer although the run ends no later: time that one step no "
-            "longer waits for moves into the next."
+            f"The median step is {duration(longer_ns)} longer although all together take no more: time that one step "
+            "no longer waits for moves into the next."
         )
     return notes
 

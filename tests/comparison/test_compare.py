@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import dptrace
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import FIGURE_NAMES, GRAMMAR, Comparison, compare, parse
+from dptrace.core.units import MINUS
 from dptrace.errors import UsageError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
@@ -22,6 +24,7 @@ from dptrace.viewers.terminal.comparison import print_comparison
 from tests.support.builders import TimelineBuilder
 from tests.support.evidence import REMOVALS, read
 from tests.support.jobs import job, run_of
+from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
@@ -121,7 +124,7 @@ def test_a_second_asleep_in_each_of_three_steps_is_told() -> None:
     found = compare(open_run([real("straggler_v100_4ranks")]), open_run([real("dlrm_v100_4ranks")]))
 
     assert found.change("wall_ns").beyond
-    assert "faster per step: exposed communication −729 ms" in found.summary()
+    assert "faster per step: waiting because rank 2's host was late −729 ms" in found.summary()
     assert "cannot tell" == found.change("allocator_ns").verdict
     assert (3, 3) == (len(found.a.steps), len(found.b.steps))
 
@@ -344,3 +347,43 @@ def test_work_that_a_recording_lost_is_not_called_work_of_the_other(tmp_path: Pa
     found = compare(recorded("ddp_h200_2ranks"), lacking("50 % of kernels", tmp_path))
 
     assert 0 == len(found.kernel_changes) == len(found.collective_changes)
+
+
+# Which rank is late is said where waiting for it is what changed.
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "gone"),
+    [
+        ("python", "rank 1's host is late", "rank 1's host was late"),
+        ("kernel", "the compute of rank 1 takes longer", "the compute of rank 1 took longer"),
+    ],
+)
+def test_who_is_late_is_said_in_place_of_exposed_communication(tmp_path: Path, kind: str, said: str, gone: str) -> None:
+    """Rank 1 alone takes 4 ms longer; communication is exposed because the others wait for it."""
+    clean = dptrace.open(planted_job(tmp_path / "clean"), cache=False)
+    late = dptrace.open(planted_job(tmp_path / "late", [Plant(1, kind, 4)]), cache=False)
+
+    assert f"waiting because {said} +" in compare([clean], [late]).summary()
+    assert f"waiting because {gone} {MINUS}" in compare([late], [clean]).summary()
+
+
+def test_what_all_ranks_send_longer_is_nobodys_lateness() -> None:
+    """Exposed transfer is exposed communication."""
+    ms = 1_000_000
+    before, after = (
+        run_of(
+            [
+                TimelineBuilder(rank, bounds=(0, 10 * ms, 20 * ms))
+                .compute(0, 5 * ms)
+                .all_reduce(5 * ms, (6 + more) * ms)
+                .compute(10 * ms, 15 * ms)
+                .all_reduce(15 * ms, (16 + more) * ms)
+                .build()
+                for rank in (0, 1)
+            ]
+        )
+        for more in (0, 3)
+    )
+
+    assert "late" not in compare([before], [after]).summary()

@@ -66,9 +66,9 @@ def sentence(answer: WhatIf) -> Text:
             f"{milliseconds(answer.predicted_ns_per_micro_step)} ms for those of one."
         )
     elif answer.run_gain_ns:
-        sooner = "earlier" if answer.run_gain_ns > 0 else "later"
+        less = "less" if answer.run_gain_ns > 0 else "more"
         per_step = duration(abs(answer.step_gain_ns))
-        text.append(f" The recording would end {duration(abs(answer.run_gain_ns))} {sooner}, {per_step} a step.")
+        text.append(f" All steps together would take {duration(abs(answer.run_gain_ns))} {less}, {per_step} a step.")
     return text
 
 

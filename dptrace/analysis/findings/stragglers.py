@@ -97,6 +97,10 @@ def _latest(across: AcrossRanks, instance: int) -> int:
 
 # Why they were late.
 
+HOST_CAUSES = (
+    *("data_loading", "allocator", "synchronizing", "host_bound", "python", "slower_host", NO_CORE, "nothing_recorded"),
+)
+"""Causes that are the host's."""
 _MERGED = ("host_bound", "python", "synchronizing")
 """Causes whose small parts on one rank together mean that its host is slower."""
 _SMALL = 0.3
