@@ -31,6 +31,8 @@ EXTRAS = {
     "mcp": ("mcp>=2",),
     "wandb": ("wandb>=0.17",),
     "mlflow": ("mlflow-skinny>=2.10",),
+    "prometheus": ("prometheus-client>=0.17",),
+    "opentelemetry": ("opentelemetry-exporter-otlp-proto-http>=1.24", "opentelemetry-sdk>=1.24"),
     "tensorboard": ("tensorboardX>=2.6",),
     "huggingface": ("fsspec>=2024.2", "huggingface_hub>=0.23"),
 }

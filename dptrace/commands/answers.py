@@ -414,10 +414,17 @@ _WATCH = {
     "captures": [_CAPTURE], "lost_ranks": {str: int},
 }
 
+_WATCHED = {"path": str, "steps ranks mean_ns": int}
+_WATCH_DIFF = {
+    "schema": 1, "kind": "watch", "before after": _WATCHED,
+    "figures": [{"figure": str, "before_ns after_ns change_ns": int}],
+    "new_suspects gone_suspects": [_SUSPECT],
+}
+
 ANSWERS: dict[str, Any] = {
     "analyze": (_ANALYSIS, _HTA_COMPAT),
     "kernels": (_KERNELS, _HOST),
-    "diff": _DIFF,
+    "diff": (_DIFF, _WATCH_DIFF),
     "baseline": {"schema": 1, "folder": str, "baselines": [_BASELINE]},
     "history": {"schema": 1, "series": [_SERIES], "worst_first": [str]},
     "log": _LOGGED,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
 from dptrace.commands.shared.options import (
@@ -37,12 +38,15 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dptrace.comparison.compare import Comparison, ThresholdResult
+    from dptrace.comparison.compare import Comparison, Threshold, ThresholdResult
     from dptrace.run.run import Run
 
 CROSSED = 3
 """Exit code when a limit is exceeded: 1 is bad input, 2 wrong use."""
 
+_WATCH_FORMS = ("text", "md", "json")
+_OF_RECORDINGS = ("per_rank", "html", "html_steps", "junit", "include_outliers", "limits", "fail_within_noise")
+"""Options without effect on watches, which are compared by their summaries."""
 _TABLES = ("figures", "ranks", "collectives", "kernels")
 _CSV = click.option(
     "--csv",
@@ -129,12 +133,13 @@ def command(
       dptrace diff --baseline main --after runs/branch-* --fail-if 'wall > +3%' --junit diff.xml
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
+    if _compare_watches(sides.a, sides.b, to):
+        return
     drawn_steps = _drawn_steps(html_steps, html, to)
-    _check_limits(limits, fail_unchecked, junit, (to.output, html), to.force)
-    from dptrace.comparison.compare import compare, parse
+    parsed = _check_limits(limits, fail_unchecked, junit, (to.output, html), to.force)
+    from dptrace.comparison.compare import compare
     from dptrace.viewers.terminal.comparison import texts_below
 
-    parsed = [parse(limit) for limit in limits]
     before, after = _opened(sides, sides.selections(), workload, read_options, verbosity)
     with progress("Comparing", verbosity, measured=False):
         comparison = compare(before, after, include_outliers)
@@ -148,7 +153,27 @@ def command(
     elif to.on_terminal:
         print_hint(f"Next: dptrace diff {quoted_paths(sides.arguments)} --html diff.html", verbosity)
     _report_limits(comparison, crossings, junit, verbosity)
-    click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
+
+
+def _compare_watches(a: str | None, b: str | None, to: Destination) -> bool:
+    """Compare the summaries of two watched runs; return whether A and B are such runs."""
+    if a is None or b is None:
+        return False
+    from dptrace.watch import compare as watches
+
+    kinds = [watches.is_watch(path) for path in (a, b)]
+    if not any(kinds):
+        return False
+    if not all(kinds):
+        raise UsageError(f"{a} and {b}: one is the folder of a watch, the other a recording. Compare two of a kind.")
+    context = click.get_current_context()
+    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if (other := next((name for name in given if name in _OF_RECORDINGS), None)) or to.form not in _WATCH_FORMS:
+        option = f"--{(other or '').replace('limits', 'fail-if').replace('_', '-')}" if other else f"A file .{to.form}"
+        raise UsageError(f"{option} is for recordings: watches are compared as text, Markdown or JSON.")
+    content = watches.compare(a, b)
+    to.write(Answer(lambda console: console.print(watches.text(content), highlight=False), lambda: content))
+    return True
 
 
 def _opened(
@@ -201,8 +226,8 @@ def _answer(
 
 def _check_limits(
     limits: tuple[str, ...], fail_unchecked: bool, junit: Path | None, others: Sequence[Path | None], force: bool
-) -> None:
-    """Refuse what is about limits where there is none, and test cases in a file that is written already or there."""
+) -> list[Threshold]:
+    """Return the limits; refuse what is about them where there is none, and test cases in a file that is taken."""
     if fail_unchecked and not limits:
         raise UsageError("--fail-unchecked is about limits; add --fail-if.")
     if junit is not None:
@@ -211,12 +236,15 @@ def _check_limits(
         if junit.resolve() in {path.resolve() for path in others if path is not None}:
             raise UsageError(f"{junit} can't hold both the test cases and another answer.")
         check_output(junit, force)
+    from dptrace.comparison.compare import parse
+
+    return [parse(limit) for limit in limits]
 
 
 def _report_limits(
     comparison: Comparison, crossings: Sequence[ThresholdResult], junit: Path | None, verbosity: str
 ) -> None:
-    """Print the result of each limit, and write them as test cases."""
+    """Print the result of each limit, write them as test cases, and end with the exit code that they stand for."""
     if junit is not None:
         from dptrace.viewers.pages.ci import junit_xml
 
@@ -224,6 +252,7 @@ def _report_limits(
         print_written(junit, verbosity)
     for crossing in crossings:
         click.echo(sanitize(crossing.text), err=True)
+    click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
 
 
 def _drawn_steps(steps: str | None, html: Path | None, to: Destination) -> tuple[int, int] | None:

@@ -51,6 +51,7 @@ def _is_folder(word: str) -> bool:
 @click.option("--total", type=Whole(0), default=0, metavar="N", help="Steps of the training, for the time left.")
 @click.option("--captures", type=Whole(0), default=2, metavar="M", help="Captures by itself, at most [default: 2].")
 @click.option("--capture-steps", type=Whole(1), default=5, metavar="N", help="Steps of each [default: 5].")
+@click.option("--export", default="", metavar="WHERE", help="prometheus, prometheus:HOST:PORT or otlp.")
 @click.option("--capture", type=Whole(1), metavar="N", help="Ask the job that FOLDER watches to record N steps now.")
 @json_option
 @machine_options
@@ -89,6 +90,7 @@ def _words(folder: Path, options: dict[str, Any]) -> list[str]:
     """Return the options of ``python -m dptrace.watch``."""
     words = ["-o", str(folder), "--every", str(options["every"]), "--captures", str(options["captures"])]
     words += ["--capture-steps", str(options["capture_steps"])]
+    words += ["--export", options["export"]] if options["export"] else []
     return words + ["--force"] * options["force"] + ["--quiet"] * options["quiet"]
 
 
@@ -185,6 +187,11 @@ class Reader(threading.Thread):
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         super().__init__(name="dptrace_watch", daemon=True)
         self._folder, self._options, self._goes_on = folder, options, True
+        self._listeners = []
+        if options["export"] and not options["node_rank"]:
+            from dptrace.watch.export import exporter
+
+            self._listeners.append(exporter(options["export"]))
         self.is_live = sys.stderr.isatty() and sys.stdout.isatty() and not (options["quiet"] or options["every"])
         """Whether a screen shows the job; rank 0's output then goes through it."""
 
@@ -197,6 +204,7 @@ class Reader(threading.Thread):
         trigger = Trigger(self._folder, options["captures"], options["capture_steps"])
         trigger.signalled = self._folder / ".job.recording"
         follower = Follower(self._folder, trigger)
+        follower.listeners += self._listeners
         if self.is_live:
             self._show(follower, trigger)
         else:

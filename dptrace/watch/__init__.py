@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 from dptrace.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from dptrace.watch.integrations import LightningCallback, TrainerCallback
     from dptrace.watch.records import CALL_TYPE, STEP_TYPE, read
     from dptrace.watch.session import watch
 
-__all__ = ["CALL_TYPE", "STEP_TYPE", "read", "watch"]
+__all__ = ["CALL_TYPE", "STEP_TYPE", "LightningCallback", "TrainerCallback", "read", "watch"]
 
 _HOMES = {
     **dict.fromkeys(("CALL_TYPE", "STEP_TYPE", "read"), "records"),
+    **dict.fromkeys(("LightningCallback", "TrainerCallback"), "integrations"),
     "watch": "session",
 }
 

@@ -25,6 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=int, default=0, metavar="N", help="steps between lines [default: about 10 s]")
     parser.add_argument("--captures", type=int, default=2, metavar="M", help="at most M by itself [default: 2]")
     parser.add_argument("--capture-steps", type=int, default=5, metavar="N", help="steps of each [default: 5]")
+    parser.add_argument("--export", default="", metavar="WHERE", help="prometheus[:HOST:PORT] or otlp")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no verdict")
     parser.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)  # by dptrace watch, which reads
     parser.add_argument("-m", dest="is_module", action="store_true", help="the script is the name of a module")
@@ -55,7 +56,9 @@ def main() -> None:
             check_folder(folder, given.force)
     except DptraceError as error:
         parser.exit(error.exit_code, f"Error: {error}\n" if rank == "0" else "")  # once
-    Settings(str(folder), given.every, not given.launched, given.quiet, given.captures, given.capture_steps).set()
+    Settings(
+        str(folder), given.every, not given.launched, given.quiet, given.captures, given.capture_steps, given.export
+    ).set()
     sys.argv = [given.script, *ranks, *given.arguments]
     run_program(given.script, given.is_module, prepare_rank)
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from dptrace.core.units import duration
+from dptrace.errors import DptraceError
 from dptrace.record.processes import is_running
 from dptrace.record.safety import say
 from dptrace.watch.account import Batch, Merger
@@ -48,7 +49,7 @@ class Follower:
         self.folder, self.trigger = folder, trigger
         self.merger, self.totals = Merger(folder), Totals(())
         self.recent: deque[Batch] = deque(maxlen=_RECENT)
-        self.listeners: list[Callable[[Follower, Batch], None]] = []
+        self.listeners: list[Callable[[Batch], None]] = []
         """Called with the steps that are new, such as exporters."""
         self._written = time.monotonic()
 
@@ -68,7 +69,7 @@ class Follower:
             if added is not None:
                 self.recent.append(added)
                 for listener in self.listeners:
-                    listener(self, added)
+                    listener(added)
             if self.trigger is not None:
                 self.trigger.look(added, self.totals)
         if self.trigger is not None:
@@ -178,6 +179,13 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     follower = Follower(Path(settings["folder"]), settings_trigger(settings))
+    if settings["export"]:
+        from dptrace.watch.export import exporter
+
+        try:
+            follower.listeners.append(exporter(settings["export"]))
+        except DptraceError as error:
+            say(f"dptrace watch: {error}")
     follow(follower, lambda: os.getppid() == parent, settings["every"], say, not settings["quiet"])
     text = follower.finish()
     if not settings["quiet"] and text:

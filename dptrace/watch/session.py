@@ -65,6 +65,8 @@ class Settings:
     """How many captures at most begin by themselves."""
     steps: int = 5
     """Steps of such a capture."""
+    export: str = ""
+    """Where figures go live: ``prometheus``, ``prometheus:HOST:PORT`` or ``otlp``."""
 
     def set(self) -> None:
         """Make these the settings of this process and those that it starts."""
@@ -247,41 +249,46 @@ def prepare_rank() -> Watch:
     return watch
 
 
-@contextmanager
-def watch(
+def begin(
     out: str | os.PathLike[str] | None = None,
     *,
     every: int = 0,
     captures: int = 2,
     capture_steps: int = 5,
+    export: str = "",
     quiet: bool = False,
-) -> Iterator[Watch]:
+) -> Watch | None:
+    """Begin what :func:`watch` describes; None if this process is watched already."""
+    if isinstance(current_counter(), Watch):
+        return None
+    folder = Path(out or f"runs/{Path(sys.argv[0]).stem or 'python'}-watch").absolute()
+    if messages.rank() == 0:
+        check_folder(folder)
+    script_profiler.install()
+    return Watch(Settings(str(folder), every, True, quiet, captures, capture_steps, export)).install()
+
+
+@contextmanager
+def watch(out: str | os.PathLike[str] | None = None, **options: Any) -> Iterator[Watch | None]:
     """Watch each step of the training in the with block, on this rank; the steps are those of its optimizer.
 
     Under ``dptrace watch``, that command's watch is the only one. Errors of the watch end nothing but itself.
 
     Args:
         out: folder, the same on all ranks; by default ``runs/``, the script's name, and ``-watch``.
-        every: steps between two lines of progress; 0 prints one about every 10 s.
-        captures: how many recordings with the profiler may begin by themselves.
-        capture_steps: the steps of each.
-        quiet: print no progress and no verdict.
+        options: *every*, steps between two lines of progress (0: about 10 s); *captures*, how many recordings with the
+            profiler may begin by themselves (2), and *capture_steps*, the steps of each (5); *export*, ``prometheus``,
+            ``prometheus:HOST:PORT`` or ``otlp``; *quiet*, print no progress and no verdict.
 
     Raises:
         UsageError: the folder holds another watch.
     """
-    running = current_counter()
-    if isinstance(running, Watch):
-        yield running
-        return
-    folder = Path(out or f"runs/{Path(sys.argv[0]).stem or 'python'}-watch").absolute()
-    if messages.rank() == 0:
-        check_folder(folder)
-    here = Watch(Settings(str(folder), every, not quiet, quiet, captures, capture_steps)).install()
-    script_profiler.install()
+    here = begin(out, **options)
     try:
         yield here
     except BaseException as error:
-        here.close(error)
+        if here is not None:
+            here.close(error)
         raise
-    here.close(None)
+    if here is not None:
+        here.close(None)

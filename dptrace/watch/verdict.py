@@ -173,7 +173,9 @@ def _is_steady(totals: Totals, at: tuple[int, int]) -> bool:
         return False
     others = np.delete(totals.late_course.sums[:, at[1]].sum(1) / totals.steps, at[0])
     count = int(totals.late.above(0.4 * mean)[0][at])
-    return bool(count > _CONSISTENT * totals.steps and (not len(others) or mean > 3 * others.max()))
+    # What is large on average may miss the limit in half of the steps, where these are noisy.
+    least = 0.5 if mean > _LEAST_SHARE * totals.typical_ns else _CONSISTENT
+    return bool(count > least * totals.steps and (not len(others) or mean > 3 * others.max()))
 
 
 def _window(means: Floats, largest: Floats) -> tuple[int, int]:

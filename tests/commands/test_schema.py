@@ -221,4 +221,8 @@ def test_a_watch_has_its_schema(tmp_path: Path) -> None:
     plants = [Plant(1, "data", 15.0), *(Plant(rank, "forward", 20.0, (40, 99)) for rank in range(3))]
     for name, job in (("several", Job("ddp", 3, plants).run(84)), ("one", Job("ddp", 1).run(9))):
         job.write(tmp_path / name)
-        check("watch", json.loads(CliRunner().invoke(cli, ["watch", str(tmp_path / name), "--json"]).stdout))
+        content = json.loads(CliRunner().invoke(cli, ["watch", str(tmp_path / name), "--json"]).stdout)
+        check("watch", content)
+        (tmp_path / name / "summary.json").write_text(json.dumps(content))
+    both = [str(tmp_path / "one"), str(tmp_path / "several")]
+    check("diff", json.loads(CliRunner().invoke(cli, ["diff", *both, "--json"]).stdout))

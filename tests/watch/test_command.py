@@ -174,3 +174,20 @@ def test_a_screen_fits_into_80_columns(tmp_path: Path) -> None:
         assert any(line.startswith("  rank 3") for line in lines)
         assert any("rank 3 in forward" in line for line in lines)
         assert "left" in lines[0]
+
+
+def test_two_watched_runs_are_compared(tmp_path: Path) -> None:
+    """By their summaries: what a step takes longer, and who is late only in one of them."""
+    for name, plants in (("a", []), ("b", [Plant(2, "forward", 12.0)])):
+        Job("ddp", 4, plants).run(60).write(tmp_path / name)
+        answer = CliRunner().invoke(cli, ["watch", str(tmp_path / name), "--json"])
+        (tmp_path / name / "summary.json").write_text(answer.output)
+    both = [str(tmp_path / "a"), str(tmp_path / "b")]
+    found = json.loads(CliRunner().invoke(cli, ["diff", *both, "--json"]).output)
+
+    changes = {row["figure"]: row["change_ns"] / 1e6 for row in found["figures"]}
+    assert 12 == pytest.approx(changes["median"], rel=0.1)
+    assert [(2, "forward")] == [(row["rank"], row["stage"]) for row in found["new_suspects"]]
+    assert "only in B: late    rank 2 in forward" in CliRunner().invoke(cli, ["diff", *both]).output
+    assert 2 == CliRunner().invoke(cli, ["diff", *both, "--fail-if", "wall > +3%"]).exit_code
+    assert 2 == CliRunner().invoke(cli, ["diff", both[0], "train.json"]).exit_code

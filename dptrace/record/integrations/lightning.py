@@ -14,7 +14,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """The two names under which Lightning is installed. They share no class, so the callback must be of the one in use."""
 
 
-def _bases() -> tuple[type, ...]:
+def framework_callbacks(wanted: str = "dptrace.record.LightningCallback") -> tuple[type, ...]:
     """Return the callback class of each of Lightning's packages that this process uses, or of the first installed."""
     used = [name for name in _PACKAGES if sys.modules.get(name) is not None]
     for name in () if used else _PACKAGES:
@@ -26,7 +26,7 @@ def _bases() -> tuple[type, ...]:
             if missing.name not in ("lightning", name):
                 raise
     if not used:
-        raise DptraceError("dptrace.record.LightningCallback is for Lightning. Install it with: pip install lightning")
+        raise DptraceError(f"{wanted} is for Lightning. Install it with: pip install lightning")
     return tuple(sys.modules[name].Callback for name in used)
 
 
@@ -80,6 +80,6 @@ def LightningCallback(
         DptraceError: Lightning is not installed.
         UsageError: the folder holds other files or a run.
     """
-    callback = type("LightningCallback", (_Hooks, *_bases()), {"__module__": __name__})()
+    callback = type("LightningCallback", (_Hooks, *framework_callbacks()), {"__module__": __name__})()
     callback._recording = CallbackRecording(out, force, steps=steps, warmup=warmup, wait=wait, memory=memory)
     return callback
