@@ -262,6 +262,10 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
         several = max(len(timeline.windows) for timeline in run.timelines) > 1
         return several and len(self.steps) == 1
 
+    def is_jitter(self, run: Run) -> bool:
+        """Whether a host is a little slower here and there, in fewer than half of several steps."""
+        return self.cause == "slower_host" and 2 * len(self.steps) < max(len(one.windows) for one in run.timelines)
+
     @property
     def steps(self) -> list[str]:
         """The steps that have most of it; what others have of the same cause is jitter."""
@@ -298,7 +302,7 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
     delays = list(_delays(excesses(model), run, model))
     delays = _without_core(delays, core_waits(run.metadata, run.timelines), run.on_cpu)
     least = MIN_SHARE * measurer.step_ns * measurer.steps
-    groups = [group for group in _grouped(delays) if group.ns >= least][:_MAX_FINDINGS]
+    groups = [group for group in _grouped(delays) if group.ns >= least and not group.is_jitter(run)][:_MAX_FINDINGS]
     found = []
     for group in groups:
         finding = _finding(run, group, measurer.mean_step_ns, _what_follows(model, group.largest.excess))

@@ -119,6 +119,8 @@ def _is_plain_python(label: Label) -> bool:
 def _named(label: HostLabel, on_cpu: bool) -> Label:
     """Return the cause of a piece with a label."""
     cause = HOST_CAUSES.get(HostCause(label.cause), "nothing_recorded")
+    if cause == "host_bound" and label.what.startswith(C10D_PREFIX):
+        return MANY  # what requests a collective computes nothing
     if on_cpu and cause == "host_bound":
         # What an autograd node does outside of its operators is Python's: a hook.
         return ("python", label.what, label.where) if label.what.startswith(WRAPPER) else ("compute", label.what, "")

@@ -41,6 +41,8 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
     role: Int64
     """Of each process: the number of its role. What one takes is compared with that of others in its role; with
     several roles, with what other roles take."""
+    beside: Int64
+    """The segments in which they launch collectives that run beside other work."""
 
     @property
     def by_step(self) -> bool:
@@ -115,14 +117,18 @@ def same_program(model: Model, launched: Int64) -> list[Peers]:
         shared = shared[np.argsort(launched[shared].min(axis=1), kind="stable")]
         # Threads may launch collectives in another order on a rank: a point never lies before the one before it.
         times = np.maximum.accumulate(launched[shared].T, axis=1)
-        return [Peers(everyone, times, np.broadcast_to(shared, times.shape), np.zeros(len(everyone), np.int64))]
+        beside = np.searchsorted(times[0], launched[~met & (launched < NEVER).all(axis=1), 0])
+        one_role = np.zeros(len(everyone), np.int64)
+        return [Peers(everyone, times, np.broadcast_to(shared, times.shape), one_role, beside)]
     found = []
     for program, own in programs.items():
         if program and len(own) > 1:
             instance = np.stack([orders[index] for index in own])
-            instance = instance[:, met[instance].any(axis=0)]
+            points = met[instance].any(axis=0)
+            beside = np.cumsum(points, dtype=np.int64)[~points]
+            instance = instance[:, points]
             times = np.stack([launched[each, index] for each, index in zip(instance, own, strict=True)])
-            found.append(Peers(tuple(own), times, instance, np.zeros(len(own), np.int64)))
+            found.append(Peers(tuple(own), times, instance, np.zeros(len(own), np.int64), beside))
     return found
 
 
@@ -156,7 +162,7 @@ def other_programs(model: Model, launched: Int64) -> list[Peers]:
     for number, own in enumerate(programs.values()):
         role[own] = number
     starts = _step_starts(model)
-    return [Peers(tuple(range(len(role))), starts, np.full(starts.shape, -1), role)]
+    return [Peers(tuple(range(len(role))), starts, np.full(starts.shape, -1), role, np.empty(0, np.int64))]
 
 
 def _programs(model: Model, launched: Int64) -> tuple[dict[tuple[str, ...], list[int]], list[Int64]]:

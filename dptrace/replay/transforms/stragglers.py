@@ -189,6 +189,9 @@ def _by_collective(
     total = np.stack([np.bincount(own.segment, own.length_ns, segments) for own in pieces]).astype(np.int64)
     extra = total - half_of_the_others(total, count)
     steady = _steady_excesses(pieces, labels, total, count, steps)
+    if len(pieces) == 2:
+        # Late before such a collective, and as much earlier after it: which of two ranks is as it should be?
+        steady = {segment: own for segment, own in steady.items() if segment not in set(peers.beside.tolist())}
     for segment in sorted({*np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist(), *steady}):
         own, rank = joined(pieces, segment)
         ns = _longer(own, rank, extra[:, segment], len(labels), count, steady.get(segment, {}))

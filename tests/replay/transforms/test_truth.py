@@ -132,9 +132,10 @@ def test_nobody_is_late_in_a_program_without_delays(name: str, tmp_path: Path) -
     assert answer.step_gain_ns <= 0.03 * answer.measured_step_ns
 
 
-def test_late_at_a_collective_that_runs_beside_work_costs_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [2, 3])
+def test_late_at_a_collective_that_runs_beside_work_costs_nothing(size: int, tmp_path: Path) -> None:
     """A rank that is late by 40 ms there, and has 40 ms less to do before the next one, delays nobody."""
-    recorded = opened(tmp_path, hidden, 3, (Plant(2, "forward", 40),))
+    recorded = opened(tmp_path, hidden, size, (Plant(size - 1, "forward", 40),))
 
     answer = recorded.whatif(no_straggler=True)
     assert answer.can_tell
