@@ -228,11 +228,11 @@ TIMED_TASKS = {
 }
 """The tasks whose own time is a kind of piece of a path."""
 _LAGS = {
-    HOST: (EdgeKind.HOST, EdgeKind.THREAD),
+    HOST: (EdgeKind.HOST, EdgeKind.THREAD, EdgeKind.HIDDEN),
     "launch": (EdgeKind.LAUNCH,),
     "stream": (EdgeKind.STREAM,),
     "absent_ranks": (EdgeKind.PEER,),
-    "wait": (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE, EdgeKind.JOIN, EdgeKind.PRODUCE),
+    "wait": (EdgeKind.SYNCHRONIZE, EdgeKind.QUEUE, EdgeKind.JOIN, EdgeKind.PRODUCE),
 }
 """The edges whose lag is a kind of piece."""
 _BEFORE = {

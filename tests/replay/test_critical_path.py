@@ -137,3 +137,15 @@ def replayed_gain(run: dptrace.Run, item: PathItem) -> float:
     as_it_was = graph.duration_ns, graph.edge.lag_ns
     before, after = (ended(run, schedule.run(*times).times, steps - 1) for times in (as_it_was, (durations, lags)))
     return (before - after) / steps
+
+
+INPUTS = ROOT.parent / "shared" / "inputs" / "plants"
+
+
+@pytest.mark.skipif(not INPUTS.exists(), reason=f"the inputs are not here ({INPUTS})")
+def test_a_sleep_after_a_collective_is_the_hosts() -> None:
+    """Rank 0 sleeps for 100 ms once an all-reduce has ended: that is no return of a wait."""
+    path = dptrace.open(INPUTS / "mesh_opt").critical_path()
+
+    assert path.by_kind["host"] > 100_000_000
+    assert path.by_kind["wait"] < 0.02 * path.length_ns
