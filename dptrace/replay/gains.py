@@ -320,7 +320,8 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
 def _jitter(run: Run, delays: Sequence[_Delay], step_ns: float) -> Finding:
     """Describe the delays that belong to no other finding."""
     ranks = sorted({delay.rank for delay in delays})
-    text = f"{ranks_text(ranks, capital=True)} are late in turns, each time a little and for another reason: jitter."
+    are = "is late now and then" if len(ranks) == 1 else "are late in turns"
+    text = f"{ranks_text(ranks, capital=True)} {are}, each time a little and for another reason: jitter."
     advice = "Pin processes to cores, and look for other load on the hosts; with more ranks than cores, expect it."
     worst = max(delays, key=lambda delay: delay.excess.ns)
     evidence = {"rank": worst.rank, "step": worst.step or None, "ranks": ranks}
