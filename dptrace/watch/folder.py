@@ -20,7 +20,7 @@ def check_folder(folder: Path, force: bool = False) -> None:
     if not folder.is_dir():
         raise UsageError(f"{folder} exists and is not a folder. Choose another -o.")
     names = ("rank*.steps", "rank*.calls", "rank*.ended", "request-*.json", "capture*.json", "summary.json")
-    own = [path for name in (*names, "trends.npz") for path in folder.glob(name)]
+    own = [path for name in (*names, "trends.npz", "watch.html") for path in folder.glob(name)]
     if own and not force:
         raise UsageError(f"{folder} already contains a watch. Replace it with --force, or choose another -o.")
     kept = own_folders(folder)

@@ -25,6 +25,7 @@ from dptrace.errors import DptraceError
 from dptrace.record.processes import is_running
 from dptrace.record.safety import say
 from dptrace.watch.account import Batch, Merger
+from dptrace.watch.page import PAGE_FILE, document
 from dptrace.watch.records import STAGES, RankFile, rank_path
 from dptrace.watch.trigger import Trigger
 from dptrace.watch.verdict import Totals, lines, summary, write_summary
@@ -116,6 +117,9 @@ class Follower:
                 **self.totals.late_course.arrays("late"),
                 **self.totals.rank_course.arrays("own"),
             }
+            page = document(self.totals, content, self.folder.name, not self.has_ended())
+            (self.folder / ".watch.html").write_text(page, encoding="utf-8")
+            (self.folder / ".watch.html").replace(self.folder / PAGE_FILE)
             path = self.folder / ".trends.npz"
             np.savez(path, ranks=self.totals.ranks, width=self.totals.length_course.width, **courses)
             path.replace(self.folder / "trends.npz")

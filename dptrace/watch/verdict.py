@@ -199,8 +199,8 @@ def _moving(same: list[Suspect], found: list[Suspect], totals: Totals, least: fl
     hits = [row for row in same if row.hit_ns > 0]
     total = sum(row.hit_ns for row in hits)
     typical = totals.typical_ns
-    several = sum(row.hit_ns > 0.1 * total for row in hits) >= _MOVES_BETWEEN
-    if not several or max(row.hit_ns for row in hits) >= _MOVING_RANK_SHARE * total:
+    several = sum(row.hit_ns > 0.1 * total for row in hits)
+    if several < 2 or max(row.hit_ns for row in hits) >= _MOVING_RANK_SHARE * total:
         return found
     if total < _LEAST_SHARE * typical * totals.steps:
         return found
@@ -211,6 +211,8 @@ def _moving(same: list[Suspect], found: list[Suspect], totals: Totals, least: fl
     each = float(np.median([row.ns_each for row in hits]))
     if each < max(2.5 * least, 0.15 * typical):
         return rest  # jitter of the machine, not a cause
+    if several < _MOVES_BETWEEN:
+        return found
     gain, share = sum(row.gain_ns for row in hits), sum(row.share for row in hits)
     first, last = min(row.first_step for row in hits), max(row.last_step for row in hits)
     moving = Suspect(*(None, hits[0].stage, total / totals.steps, each, min(1.0, share), gain, first, last, total))

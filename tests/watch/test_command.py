@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -191,3 +192,24 @@ def test_two_watched_runs_are_compared(tmp_path: Path) -> None:
     assert "only in B: late    rank 2 in forward" in CliRunner().invoke(cli, ["diff", *both]).output
     assert 2 == CliRunner().invoke(cli, ["diff", *both, "--fail-if", "wall > +3%"]).exit_code
     assert 2 == CliRunner().invoke(cli, ["diff", both[0], "train.json"]).exit_code
+
+
+def test_a_page_follows_the_run(tmp_path: Path) -> None:
+    """It is in the folder, loads itself again while the job runs, and shows who was late where."""
+    from dptrace.watch.follow import Follower
+
+    Job("ddp", 4, [Plant(2, "forward", 12.0, (20, 40))]).run(60).write(tmp_path)
+    follower = Follower(tmp_path)
+    follower.poll()
+    follower.write()
+    ended = (tmp_path / "watch.html").read_text()
+    (tmp_path / "rank0002.ended").unlink()
+    for file in follower.merger.files.values():
+        follower.merger.files[file.rank] = file._replace(host="elsewhere")
+    follower.write()
+
+    shown = {title: float(share) for share, title in re.findall(r'opacity="(.+?)"><title>(.+?)</title>', ended)}
+    assert shown["rank 2, step 30"] > 0.8
+    assert shown.get("rank 2, step 50", 0) < 0.3
+    assert "refresh" not in ended
+    assert "refresh" in (tmp_path / "watch.html").read_text()
