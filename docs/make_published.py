@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import shlex
 from pathlib import Path
 from statistics import median
@@ -12,6 +13,7 @@ import msgspec
 
 from dptrace.core.units import byte_size, share
 from dptrace.model.planning.describe import Description
+from dptrace.model.planning.published import KINDS, Kind, kind_name
 from dptrace.model.planning.search import Candidate, search
 
 PAGE = Path(__file__).resolve().parent / "published.md"
@@ -30,11 +32,14 @@ class Prediction(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A published training; ``layout`` is None where the publication does not tell it."""
+    """A published training; ``layout`` is None where the publication does not tell it.
+
+    ``alone``, without its layout, is searched for dense models in 16 bits only, and where there is no layout.
+    """
 
     row: dict[str, str]
     layout: Prediction | None
-    alone: Prediction
+    alone: Prediction | None
 
 
 def runs() -> list[Run]:
@@ -45,7 +50,8 @@ def runs() -> list[Run]:
 
 def _run(row: dict[str, str]) -> Run:
     with_layout = _predicted(row, f"{row['described']} {row['layout']}") if row["layout"] else None
-    return Run(row, with_layout, _predicted(row, row["described"]))
+    of_others = with_layout and kind_name(with_layout.plan.plan) != "dense in 16 bits"
+    return Run(row, with_layout, None if of_others else _predicted(row, row["described"]))
 
 
 def described(options: str) -> Description:
@@ -67,6 +73,7 @@ def _predicted(row: dict[str, str], options: str) -> Prediction:
     figure = {
         "s": step.step_s,
         "tokens/s": step.tokens_per_s,
+        "tokens/s/GPU": step.tokens_per_s / gpus,
         "TFLOP/s": rate,
         "TFLOP/s, recomputation counted": rate * 4 / 3,
         "GPU-hours": float(row["tokens"] or 0) / step.tokens_per_s * gpus / 3600,
@@ -86,7 +93,8 @@ def table(found: list[Run]) -> str:
         cells = [f"{run.row['run']} [{_number(found, run)}]", f"{_figure(float(run.row['published']))} {unit}"]
         one = run.layout
         cells += [_figure(one.figure), _percent(one.error), _memory(run.row, one)] if one else ["–", "–", "–"]
-        cells += [f"{_figure(run.alone.figure)}: {run.alone.plan.label}", _percent(run.alone.error)]
+        own = run.alone
+        cells += [f"{_figure(own.figure)}: {own.plan.label}", _percent(own.error)] if own else ["–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     sources = [f"{number}. {source}" for number, source in enumerate(_sources(found), 1)]
     assumed = [f"- {'; '.join(names)}: {text}." for text, names in _assumed(found).items()]
@@ -94,18 +102,36 @@ def table(found: list[Run]) -> str:
     commands = [f"# {run.row['run']}\n{_command(run.row)}" for run in found]
     return "\n".join(
         [*lines, "", _summary(found), "", "## Sources", "", *sources, "", "## Derived or assumed", "", ASSUMED, "",
-         *assumed, "", "## More than 30 % off", "", *reasons, "", "## The commands", "",
+         *assumed, "", "## More than 30 % off, in time or memory", "", *reasons, "", "## The commands", "",
          "Without the options from `--strategy` on, the layout is searched.", "", "```text", *commands, "```"]
     ) + "\n"  # fmt: skip
 
 
+def kinds(found: list[Run]) -> dict[str, Kind]:
+    """Return how far predictions with the published layouts are off, by the kind of training."""
+    ratios: dict[str, list[float]] = {name: [] for name in KINDS}
+    for run in found:
+        if run.layout and (name := kind_name(run.layout.plan.plan)):
+            ratios[name].append(1 / (1 + run.layout.error))
+    return {name: _kind(name, sorted(found)) for name, found in ratios.items()}
+
+
+def _kind(name: str, ratios: list[float]) -> Kind:
+    """Return the range of eight of ten: without the tenth at each end."""
+    left_out = len(ratios) // 10
+    low, high = math.floor(100 * ratios[left_out]) / 100, math.ceil(100 * ratios[-1 - left_out]) / 100
+    return Kind(name, len(ratios), round(median(abs(1 / ratio - 1) for ratio in ratios), 2), low, high)
+
+
 def _summary(found: list[Run]) -> str:
-    given = [abs(run.layout.error) for run in found if run.layout]
-    alone = [abs(run.alone.error) for run in found]
-    return (
-        f"Median error: {share(median(given))} with the layout ({len(given)} runs), {share(median(alone))} by itself "
-        f"({len(alone)} runs)."
-    )
+    lines = [
+        "| Kind | Runs with layout | Median error | Published / predicted, eight of ten |",
+        "| --- | --: | --: | --- |",
+    ]
+    for kind in kinds(found).values():
+        lines.append(f"| {kind.name} | {kind.runs} | {share(kind.median)} | {kind.low:g} to {kind.high:g} |")
+    alone = [abs(run.alone.error) for run in found if run.alone]
+    return "\n".join([*lines, "", f"By itself, the median error of {len(alone)} runs is {share(median(alone))}."])
 
 
 def _sources(found: list[Run]) -> list[str]:
@@ -144,11 +170,13 @@ def _command(row: dict[str, str]) -> str:
     return f"dptrace predict {row['described']} {row['layout']}".rstrip() + tokens
 
 
-def filled(page: str) -> str:
+def filled(page: str, found: list[Run]) -> str:
     """Return the page with its runs as they are predicted now."""
     before, rest = page.split(START)
-    return f"{before}{START}\n{table(runs())}\n{END}{rest.split(END)[1]}"
+    return f"{before}{START}\n{table(found)}\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    RUNS = runs()
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), RUNS), encoding="utf-8")
+    print(*kinds(RUNS).values(), sep="\n")  # for dptrace/model/planning/published.py

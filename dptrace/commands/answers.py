@@ -227,10 +227,13 @@ _CRITICAL_PATH = {
 _HEAD = {"schema": 1, "kind": str, "assumptions": [str]}
 _TRAINING = {
     "params gpu_memory_bytes gpus": int, "precision gpu": str,
-    "shape": {"layers hidden heads kv_heads mlp vocab seq experts top_k": int, "gated": bool, "layers_of": object},
+    "shape": {
+        "layers hidden heads kv_heads mlp vocab seq experts top_k shared_experts dense_layers dense_mlp": int,
+        "head_width query_rank kv_rank rope_width": int, "gated": bool, "layers_of": object,
+    },
 }
 _PLAN = {
-    "strategy layout recompute": str, "degrees": {"dp tp pp ep": int}, "schedule": str | None,
+    "strategy layout recompute": str, "degrees": {"dp tp cp pp ep": int}, "schedule": str | None,
     "zero shards virtual_stages micro_batch micro_batches recompute_every per_gpu_bytes": int,
     "sequence_parallel fits": bool,
     "per_gpu": {
@@ -239,8 +242,8 @@ _PLAN = {
 }
 _RATES = {"samples_per_s tokens_per_s mfu bubble efficiency": float, "overlap": float | None}
 _STRATEGY = {
-    "strategy layout": str, "state_bytes": int, "per_gpu_bytes": {"none selective full": int},
-    "fits": {"none selective full": bool},
+    "strategy layout": str, "state_bytes": int, "per_gpu_bytes": {"none selective half full": int},
+    "fits": {"none selective half full": bool},
 }
 _MEMORY = {
     **_HEAD, **_TRAINING, **_PLAN, "optimizer": str, "attention": str | None, "usable_share": float,
@@ -261,6 +264,7 @@ _PREDICTED_STEP = {
     "step_s compute_s bubble_s optimizer_s communication_s exposed_s ideal_exposed_s serial_step_s ideal_step_s": float,
     "assumed_share_of_peak model_flops": float, **_RATES, "training_days?": float,
 }
+_EXPECTED = {"kind": str, "runs": int, "median_error low_s high_s": float}
 _ROOFLINE = {
     "sent_bytes bytes_per_s ridge ccr ratio efficiency": float, "link regime advice": str,
     "critical_batch? crossover_bytes?": float | None,
@@ -281,7 +285,7 @@ _PREDICT = {
     "links": [{"name": str, "alpha_s bytes_per_s": float}], "communication": [_COMMUNICATION],
     "targets": [{"name goal": str, "value": float | None, "met": bool | None}],
     "candidates": [{**_PLAN, **_PREDICTED_STEP}], "scaling": [_SCALED], "roofline": [_ROOFLINE],
-    "all_reduce": (_ALL_REDUCE, None),
+    "all_reduce": (_ALL_REDUCE, None), "expected": (_EXPECTED, None),
 }
 _WEAK_AND_STRONG = {
     f"{of}_serial_s {of}_overlapped_s {of}_samples_per_s {of}_efficiency": float | None for of in ("weak", "strong")
@@ -319,6 +323,7 @@ _ADVICE = {**_HEAD, "path": [_QUESTION], "checks": [_CHECK]}
 _ADVISE = {
     **_ADVICE, **_TRAINING, "usable_bytes gpus_per_node batch tokens tried": int, "attention": str | None,
     "links tied": [str], "simplest": str, "chosen": _CANDIDATE, "plan": (_CANDIDATE, None), "candidates": [_CANDIDATE],
+    "expected": (_EXPECTED, None),
     "tree": {"strategy": str, "label": str | None, "fits": bool, "slower": float | None},
 }
 _PARTS = "compute_ns optimizer_ns exposed_transfer_ns exposed_wait_ns overlapped_ns exposed_memory_ns idle_ns"

@@ -177,9 +177,9 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
     if links is not None:
         found = with_measured_links(found, links, "send_recv")
         gamma = measured_gamma(links) if gamma is None else gamma
-    nominal = nominal_network(found.link, found.gpus_per_node)
+    nominal = nominal_network(found.links, found.node)
     near, far = found.measured_within or nominal.within, found.measured_between or nominal.between
-    return message_costs(Network(near, far, found.gpus_per_node), size, found.gpus, gamma or 0.0)
+    return message_costs(Network(near, far, found.node), size, found.gpus, gamma or 0.0)
 
 
 # The answer in all forms.

@@ -12,6 +12,7 @@ import msgspec
 
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import bus_factor
+from dptrace.model.gpu_peaks import gpu_named
 from dptrace.model.planning.recorded import (
     MeasuredStep,
     RecordedModel,
@@ -28,7 +29,6 @@ from dptrace.model.planning.reports import GPU_COUNTS, whole_bytes
 from dptrace.model.training.communication import Link, ccr, level
 from dptrace.model.training.layout import HeldActivations, held_activations
 from dptrace.model.training.memory import ActivationPlan, StateBytes, end_bytes, model_activation_bytes
-from dptrace.model.training.plan import gpu_named
 from dptrace.model.training.shape import ModelShape, decoder_shape, perceptron
 from dptrace.readers.discovery import find
 from dptrace.readers.storage import open_source

@@ -203,7 +203,8 @@ def _code(rooms: tuple[str, ...] = _FIGURE_ROOMS) -> str:
     """Return a digest of the code that computes figures: an entry from other code does not match."""
     digest = blake2b(digest_size=16)
     root = Path(__file__).resolve().parents[1]
-    for path in sorted(path for room in rooms for path in (root / room).rglob("*.py")):
+    kinds = ("*.py", "*.csv")  # the tables of GPUs and links too
+    for path in sorted(path for room in rooms for kind in kinds for path in (root / room).rglob(kind)):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""Peak arithmetic and memory bandwidth of GPUs, found by what a trace records of its device.
+"""GPUs: peaks, memory and links of the table gpus.csv, found by name or by what a trace records of its device.
 
 All figures are dense: those with structured sparsity, which data sheets print in large, are twice as high and never
 reached by a dense model.
@@ -6,9 +6,11 @@ reached by a dense model.
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Sequence
+from importlib.resources import files
 
 import msgspec
 
@@ -48,77 +50,99 @@ class GpuPeak(msgspec.Struct, frozen=True):
         return self.memory_tbps * 1e12 * self.part
 
 
-def _tensor(half: float, tf32: float | None = None, **others: float) -> dict[str, float]:
-    """Return peaks of a GPU with one figure for fp16 and bf16."""
-    return {"fp16": half, "bf16": half, **({} if tf32 is None else {"tf32": tf32}), **others}
+def table_rows(table: str) -> list[dict[str, str]]:
+    """Return the rows of a table next to this file; lines that begin with # are its comment."""
+    text = files(__package__).joinpath(table).read_text(encoding="utf-8")
+    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
 
-_KLOCK = "glennklockwood.com/garden/processors, citing NVIDIA"
-_SPECIFICATIONS = "specification pages (thundercompute, AnandTech, mullet, hmc-tech, waredb, io-tech)"
-_TABLES = "public source tables that cite the vendor (pytorch/torchtitan, Lightning-AI/litgpt)"
-_SHEET = "the vendor's data sheet"
-_A100 = _tensor(312, 156, fp64=19.5, fp32=19.5, int8=624)
-_H100 = _tensor(989.4, 494.7, fp64=66.9, fp32=66.9, fp8=1978.9, int8=1978.9)
-_MI300 = _tensor(1307.4, 653.7, fp64=163.4, fp32=163.4, fp8=2614.9, int8=2614.9)
-_MI200 = _tensor(181, fp64=45.3, fp32=45.3, int8=181)
+class Gpu(msgspec.Struct, frozen=True):
+    """One kind of GPU as a training is planned on it."""
 
-# The first pattern that is found decides, so the narrower ones come first.
-PEAKS = (
-    GpuPeak("V100 SXM2", r"\bV100-SXM2\b", {"fp64": 7.8, "fp32": 15.7, "fp16": 125}, 0.9, 80, _SHEET),
-    GpuPeak("V100 PCIe", r"\bV100-PCIE\b", {"fp64": 7.0, "fp32": 14, "fp16": 112}, 0.9, 80, _SPECIFICATIONS),
-    GpuPeak(
-        "A100 80 GB PCIe", r"\bA100.*80GB.*PCIe|\bA100-PCIE-80GB", _A100, 1.935, 108, f"{_KLOCK}; {_SPECIFICATIONS}"
-    ),
-    GpuPeak("A100 80 GB SXM", r"\bA100\b.*80GB", _A100, 2.039, 108, f"{_KLOCK}; {_SPECIFICATIONS}"),
-    GpuPeak("A100 40 GB", r"\bA100\b", _A100, 1.555, 108, f"{_KLOCK}; {_SPECIFICATIONS}"),
-    GpuPeak(
-        "H100 PCIe",
-        r"\bH100 PCIe",
-        _tensor(756, 378, fp64=51, fp32=51, fp8=1513, int8=1513),
-        2.0,
-        114,
-        f"{_TABLES}; bandwidth: NVIDIA product brief PB-11133",
-    ),
-    GpuPeak("H100 NVL", r"\bH100 NVL", _tensor(835, 417.5, fp64=60, fp32=60, fp8=1670, int8=1670), 3.9, 132, _TABLES),
-    GpuPeak("H100 SXM", r"\bH100\b", _H100, 3.35, 132, _KLOCK),
-    GpuPeak("H200", r"\bH200\b", _H100, 4.8, 132, f"{_TABLES}; rooflinenotes.dev"),
-    GpuPeak("B200", r"\bB200\b", _tensor(2250, 1100, fp64=40, fp8=4500, int8=4500), 8.0, 148, _KLOCK),
-    GpuPeak("GB200", r"\bGB200\b", _tensor(2500, 1250, fp64=45, fp8=5000, int8=5000), 8.0, 148, _KLOCK),
-    GpuPeak(
-        "L40S", r"\bL40S\b", _tensor(362, 183, fp64=1.4, fp32=91.6, fp8=733, int8=733), 0.864, 142, _SPECIFICATIONS
-    ),
-    GpuPeak(
-        "L4",
-        r"\bL4\b",
-        _tensor(121, 60, fp64=0.49, fp32=30.3, fp8=242, int8=242),
-        0.3,
-        58,
-        f"{_SPECIFICATIONS}; {_TABLES}",
-    ),
-    GpuPeak("A10", r"\bA10\b", _tensor(125, 62.5, fp64=1.0, fp32=31.2, int8=250), 0.6, 72, _SHEET),
-    GpuPeak(
-        "RTX 4090",
-        r"\bRTX 4090\b(?! D| Laptop)",
-        _tensor(165.2, 82.6, fp64=1.3, fp32=82.6, fp8=330, int8=661),
-        1.008,
-        128,
-        f"{_SPECIFICATIONS}; with accumulation in fp32",
-    ),
-    GpuPeak("MI210", r"\bMI210\b", _MI200, 1.6, 104, _SPECIFICATIONS),
-    GpuPeak(
-        "MI250X, one die",
-        r"\bMI250X?\b",
-        _tensor(191.5, fp64=47.9, fp32=47.9, int8=191.5),
-        1.6,
-        110,
-        f"{_SPECIFICATIONS}; {_TABLES}; half of the two dies of a module",
-    ),
-    GpuPeak("MI300X", r"\bMI300X\b", _MI300, 5.3, 304, "AMD ROCm documentation"),
-    GpuPeak("MI325X", r"\bMI325X\b", _MI300, 6.0, 304, f"{_TABLES}; rooflinenotes.dev"),
-    GpuPeak("TPU v4", r"\bTPU v4\b", {"bf16": 275, "int8": 275}, 1.2, 2, "arXiv 2304.01433, table 4"),
-    GpuPeak("MI355X", r"\bMI355X\b", _tensor(2500, fp64=78.6, fp8=5000, int8=5000), 8.0, 256, f"{_TABLES}, citing AMD"),
-)
-"""The known GPUs."""
+    peaks: GpuPeak
+    memory_bytes: float
+    """What software can allocate at most."""
+    within: str
+    """The link within a node, and the one between nodes, by the names of :func:`interconnect_named` or typed."""
+    between: str
+    host: str = "pcie4"
+    """The link to the CPU's memory; empty where GPU and CPU have one memory."""
+    gpus_per_node: int = 8
+    gpus_per_host: int = 8
+    """GPUs that share one CPU's memory, and its cores."""
+    ceiling: float = 0.77
+    """Share of the peak that the largest matrix products reach; see dptrace.model.training.step."""
+    flash: float = 0.3
+    """Share of the 16-bit peak that FlashAttention's products reach, of those up to the diagonal."""
+
+    @property
+    def name(self) -> str:
+        """Return the name."""
+        return self.peaks.name
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """Return the bandwidth of its memory."""
+        return self.peaks.bytes_per_s
+
+    def peak(self, number_type: str) -> float:
+        """Return the dense peak of matrix products in a number type.
+
+        Raises:
+            UsageError: the GPU has no such products.
+        """
+        tflops = self.peaks.tflops.get(number_type)
+        if tflops is None:
+            known = ", ".join(self.peaks.tflops)
+            raise UsageError(f"--precision: the {self.name} has no products in {number_type}; it has {known}.")
+        return tflops * 1e12
+
+
+_TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+
+
+def _gpu(row: dict[str, str]) -> Gpu:
+    tflops = {name: float(row[name]) for name in _TYPES if row[name]}
+    peak = GpuPeak(row["name"], row["pattern"], tflops, float(row["memory_tbps"]), int(row["sms"]), row["source"])
+    counts = int(row["gpus_per_node"]), int(row["gpus_per_host"])
+    links = row["within"], row["between"], row["host"]
+    return Gpu(peak, float(row["memory_bytes"]), *links, *counts, float(row["ceiling"]), float(row["flash"]))
+
+
+GPUS = {row["short"]: _gpu(row) for row in table_rows("gpus.csv")}
+"""The known GPUs by their names on the command line."""
+PEAKS = tuple(gpu.peaks for gpu in GPUS.values())
+"""Their peaks, in the order in which a recorded name is looked up."""
+_CUSTOM_GPU = re.compile(r"([^:]+):([\d.]+):([\d.]+):([\d.]+)")
+
+
+def gpu_named(text: str, number_type: str = "bf16") -> Gpu:
+    """Return a GPU by its short name, or by name, dense TFLOP/s, memory in GB and its bandwidth in GB/s.
+
+    >>> gpu_named("h100").peak("bf16"), gpu_named("mine:120:24:900").memory_bytes
+    (989400000000000.0, 24000000000.0)
+
+    Args:
+        number_type: that of the planned products, of which the TFLOP/s of a GPU that is described are.
+
+    Raises:
+        UsageError: no GPU has this name, or a number is out of range.
+    """
+    if isinstance(text, str) and (typed := _CUSTOM_GPU.fullmatch(text.strip())):
+        names = ("TFLOP/s", "GB of memory", "GB/s of memory")
+        values = [float(word) if word.count(".") < 2 and word != "." else 0.0 for word in typed.groups()[1:]]
+        for name, value in zip(names, values, strict=True):
+            Number(1e-3, 1e9).check(value, f"--gpu {text.strip()}: {name}")
+        half = values[0] / 2 if number_type == "fp8" else values[0]
+        peak = GpuPeak(typed[1], "", {"bf16": half, number_type: values[0]}, values[2] / 1e3, 0, "as given")
+        return Gpu(peak, values[1] * 1e9, "pcie4", "eth-100")
+    if not isinstance(text, str) or text.lower() not in GPUS:
+        raise UsageError(
+            f"--gpu {text}: choose from {', '.join(GPUS)}; or describe it by name, dense TFLOP/s of --precision, GB of "
+            "memory and GB/s of its bandwidth: mine:120:24:900."
+        )
+    return GPUS[text.lower()]
+
 
 # ROCm in containers without its table of names calls all GPUs "AMD Radeon Graphics": capability and units tell
 # them apart.
@@ -167,7 +191,7 @@ class Interconnect(msgspec.Struct, frozen=True):
 
     name: str
     medium: str
-    """``nvlink``, ``pcie``, ``network`` or ``memory``."""
+    """``nvlink``, ``xgmi``, ``c2c``, ``pcie``, ``network`` or ``memory``."""
     bytes_per_s: float
     """One direction, per GPU or per port."""
     alpha_s: float
@@ -185,50 +209,14 @@ class InterconnectMatch(msgspec.Struct, frozen=True):
     """Measured / typical; None if the measured latency is 0."""
 
 
-_GUIDE = "latency: the guide 'Distributed Training', section 5.1"
-_NVLINK_US, _PCIE_US, _IB_US, _ETHERNET_US = 3e-6, 5e-6, 1.5e-6, 50e-6
-
-INTERCONNECTS = (
-    Interconnect(
-        "NVLink 3 (A100)", "nvlink", 300e9, _NVLINK_US, f"NVIDIA A100 data sheet: 600 GB/s both ways; {_GUIDE}"
-    ),
-    Interconnect(
-        "NVLink 4 (H100)", "nvlink", 450e9, _NVLINK_US, f"NVIDIA H100 data sheet: 900 GB/s both ways; {_GUIDE}"
-    ),
-    Interconnect(
-        "NVLink 5 (B200)", "nvlink", 900e9, _NVLINK_US, f"NVIDIA B200 data sheet: 1.8 TB/s both ways; {_GUIDE}"
-    ),
-    Interconnect("PCIe 3.0 x16", "pcie", 15.75e9, _PCIE_US, "PCI-SIG: 8 GT/s, 128b/130b, 16 lanes"),
-    Interconnect("PCIe 4.0 x16", "pcie", 31.5e9, _PCIE_US, "PCI-SIG: 16 GT/s, 128b/130b, 16 lanes"),
-    Interconnect("PCIe 5.0 x16", "pcie", 63.0e9, _PCIE_US, "PCI-SIG: 32 GT/s, 128b/130b, 16 lanes"),
-    Interconnect("InfiniBand HDR", "network", 25e9, _IB_US, f"IBTA: 4 lanes, 200 Gb/s; {_GUIDE}"),
-    Interconnect("InfiniBand NDR", "network", 50e9, _IB_US, f"IBTA: 4 lanes, 400 Gb/s; {_GUIDE}"),
-    Interconnect("10 Gb Ethernet", "network", 1.25e9, _ETHERNET_US, f"IEEE 802.3ae; {_GUIDE}"),
-    Interconnect("25 Gb Ethernet", "network", 3.125e9, _ETHERNET_US, f"IEEE 802.3by; {_GUIDE}"),
-    Interconnect("100 Gb Ethernet", "network", 12.5e9, _ETHERNET_US, f"IEEE 802.3ba, 802.3bj; {_GUIDE}"),
-    Interconnect("400 Gb Ethernet", "network", 50e9, _ETHERNET_US, f"IEEE 802.3bs; {_GUIDE}"),
-    # Not from a standard: kernel copies on one core of a 2020s server, the order of magnitude that iperf3 shows between
-    # two processes on one machine.
-    Interconnect(
-        "TCP over loopback", "memory", 2.5e9, 50e-6, "order of magnitude: one core copying through the kernel"
-    ),
-)
-
-SHORT_NAMES = {
-    "nvlink3": "NVLink 3 (A100)",
-    "nvlink4": "NVLink 4 (H100)",
-    "nvlink5": "NVLink 5 (B200)",
-    "pcie3": "PCIe 3.0 x16",
-    "pcie4": "PCIe 4.0 x16",
-    "pcie5": "PCIe 5.0 x16",
-    "ib-hdr": "InfiniBand HDR",
-    "ib-ndr": "InfiniBand NDR",
-    "eth-10": "10 Gb Ethernet",
-    "eth-25": "25 Gb Ethernet",
-    "eth-100": "100 Gb Ethernet",
-    "eth-400": "400 Gb Ethernet",
-    "loopback": "TCP over loopback",
+_LINKS = {
+    row["short"]: Interconnect(
+        row["name"], row["medium"], float(row["bytes_per_s"]), float(row["latency_us"]) * 1e-6, row["source"]
+    )
+    for row in table_rows("links.csv")
 }
+INTERCONNECTS = tuple(_LINKS.values())
+SHORT_NAMES = tuple(_LINKS)
 """The names of the known interconnects on the command line."""
 
 
@@ -241,10 +229,10 @@ def interconnect_named(name: str) -> Interconnect:
     >>> interconnect_named("ib-ndr").bytes_per_s
     50000000000.0
     """
-    full = SHORT_NAMES.get(name.strip().lower())
-    if full is None:
+    found = _LINKS.get(name.strip().lower())
+    if found is None:
         raise UsageError(f"--link {name}: choose from {', '.join(SHORT_NAMES)}.")
-    return next(interconnect for interconnect in INTERCONNECTS if interconnect.name == full)
+    return found
 
 
 def nearest_interconnect(bytes_per_s: float, alpha_s: float, media: Sequence[str]) -> InterconnectMatch:

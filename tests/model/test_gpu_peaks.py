@@ -57,7 +57,8 @@ def test_names_as_traces_write_them(name: str, sms: int, row: str, bf16: float, 
 
 
 @pytest.mark.parametrize(
-    "name", ["NVIDIA H20", "NVIDIA A10G", "NVIDIA A1000", "NVIDIA L40", "NVIDIA GeForce RTX 4090 Laptop GPU", "GPU", ""]
+    "name",
+    ["NVIDIA T400", "NVIDIA A10G", "NVIDIA A1000", "NVIDIA L40", "NVIDIA GeForce RTX 4090 Laptop GPU", "GPU", ""],
 )
 def test_names_that_only_resemble_a_known_one_are_unknown(name: str) -> None:
     """A guess would make every share wrong; the advice names the option."""

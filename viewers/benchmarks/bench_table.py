@@ -199,6 +199,11 @@ def _drawing(
     return Drawing("", "", x, y, height, tuple(marks), tuple(legend), right=right)
 
 
+def _rate(value: float) -> str:
+    """Write samples per second in at most seven characters, which a panel has room for."""
+    return f"{value / 1e6:,.3g} M/s" if value >= 1e6 else f"{value:,.0f}/s"
+
+
 def _moved(y: Axis, value: float, pixels: float) -> float:
     """Return the value this many pixels above another on an upward axis of the height of a panel."""
     share = pixels / _HEIGHT
@@ -355,7 +360,7 @@ class _Bench:
         ticks = log_axis([low, high], lambda value: f"{value:,.0f}").ticks
         inside = tuple(tick for tick in ticks if low <= tick[0] <= high)
         y = Axis(high, low, inside, "samples per second (log scale)", log=True)
-        return self._over_gpus(lambda row: row.samples_per_s or None, lambda value: f"{value:,.0f}/s", y)
+        return self._over_gpus(lambda row: row.samples_per_s or None, _rate, y)
 
     def communication(self) -> Drawing:
         """Draw a bar for each naive run: compute, then communication."""

@@ -35,7 +35,7 @@ _MEMORY = (
     ("optimizer_bytes", "optimizer", "#E69F00"),
     ("gathered_bytes", "gathered parameters", "#CC79A7"),
     ("activation_bytes", "activations", "#009E73"),
-    ("recompute_bytes", "computed again", "#999999"),
+    ("recompute_bytes", "computed again, or the loss", "#999999"),
 )
 _ROW, _BAR = 30.0, 18.0
 _LIMIT = "#57606A"

@@ -77,7 +77,7 @@ _HELD = {
     "optimizer_bytes": "optimizer state and master weights",
     "gathered_bytes": "gathered parameters",
     "activation_bytes": "activations",
-    "recompute_bytes": "what backward computes again",
+    "recompute_bytes": "what backward computes again, or the loss",
 }
 
 
@@ -119,7 +119,7 @@ def _memory_tables(content: Row) -> Titled:
         return lambda row: f"{byte_size(row['per_gpu_bytes'][kind])}{' *' if row['fits'][kind] else '  '}"
 
     columns = {f"on {plural(content['gpus'], 'GPU')}": as_text("layout"), "state": as_size("state_bytes")}
-    columns |= {"recompute none": kept("none"), "selective": kept("selective"), "full": kept("full")}
+    columns |= {"recompute none": kept("none"), **{kind: kept(kind) for kind in ("selective", "half", "full")}}
     yield "By strategy", table_of(content["strategies"], columns, note="* fits into a GPU.")
 
 
@@ -203,6 +203,7 @@ _SCALING: Columns = {
 _SCALING_NOTE = (
     "Fixed batch: each GPU gets fewer samples. Amdahl's ceiling and Gustafson's efficiency: of the plan above."
 )
+_ABOVE = " Above 100 %: more GPUs share the optimizer's state, or gather what fewer hold, so each does less."
 _ROOFLINE: Columns = {
     "link": as_text("link"),
     "a GPU sends": as_size("sent_bytes"),
@@ -210,6 +211,7 @@ _ROOFLINE: Columns = {
     "ridge": as_count("ridge"),
     "regime": as_text("regime"),
     "critical batch of a GPU": as_digits("critical_batch"),
+    "batch for 90 %": lambda row: f"{0.9 * row['critical_batch']:,.3g}",
     "n*": as_size("crossover_bytes"),
 }
 _ALGORITHMS: Columns = {
@@ -231,6 +233,7 @@ def _predict_facts(content: Row) -> Iterator[str]:
         f"{byte_size(content['per_gpu_bytes'])} on each GPU, which {fits} (micro-batch {content['micro_batch']}, "
         f"recompute {content['recompute']})."
     )
+    yield from _expected(content)
     if "training_days" in content:
         yield f"Training takes {content['training_days']:,.3g} days."
     yield " · ".join(
@@ -238,6 +241,15 @@ def _predict_facts(content: Row) -> Iterator[str]:
         f"(goal {target['goal']}{'' if target['met'] in (True, None) else ', missed'})"
         for target in content["targets"]
     )
+
+
+def _expected(content: Row) -> Iterator[str]:
+    """Yield between which lengths a step of its kind was published, if runs of its kind were."""
+    if found := content["expected"]:
+        yield (
+            f"Expect {seconds(found['low_s'])} to {seconds(found['high_s'])}: of {found['runs']} published runs of its "
+            f"kind ({found['kind']}), eight of ten were within this range of their prediction."
+        )
 
 
 def _predict_tables(content: Row) -> Titled:
@@ -248,8 +260,10 @@ def _predict_tables(content: Row) -> Titled:
         yield "Communication of a GPU in a step", table_of(content["communication"], _COMMUNICATION, 3)
     if len(content["candidates"]) > 1:
         yield "Plans, fastest that fits first", table_of(content["candidates"], _tokens(content, _CANDIDATES), 2)
-    title = f"{content['layout']} on other numbers of GPUs"
-    yield title, table_of(content["scaling"], _tokens(content, _SCALING), 0, _SCALING_NOTE)
+    title, rows = f"{content['layout']} on other numbers of GPUs", content["scaling"]
+    best = max((row[f"{of}_efficiency"] or 0.0 for row in rows for of in ("weak", "strong")), default=0.0)
+    note = _SCALING_NOTE + (_ABOVE if best > 1.005 else "")
+    yield title, table_of(content["scaling"], _tokens(content, _SCALING), 0, note)
     if content["roofline"]:
         yield "Communication roofline", table_of(content["roofline"], _ROOFLINE)
     if found := content["all_reduce"]:
@@ -393,7 +407,9 @@ def _advise_facts(content: Row) -> Iterator[str]:
     if content["tied"]:
         simplest = content["simplest"]
         simpler = "" if simplest == best["label"] else f" The simplest of these is {simplest}."
-        yield f"Within the prediction's error of 5 %: {', '.join(content['tied'])}.{simpler}"
+        error = share(content["expected"]["median_error"]) if content["expected"] else "5 %"
+        yield f"Within the prediction's error of {error}: {', '.join(content['tied'])}.{simpler}"
+    yield from _expected(content)
     yield _tree(content)
     if own := content["plan"]:
         fits = "fits" if own["fits"] else f"does not fit: {byte_size(own['over_bytes'])} too much"

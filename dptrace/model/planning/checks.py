@@ -27,7 +27,7 @@ from dptrace.model.training.layout import Layout, micro_batches_needed
 from dptrace.model.training.memory import PRECISIONS, RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack
-from dptrace.model.training.step import predict_step
+from dptrace.model.training.step import optimizer_seconds, predict_step
 
 MIN_SHARE = 0.01
 """Smallest share of the step, or of a GPU's memory, that is worth a change."""
@@ -335,7 +335,7 @@ def pointwise_bytes(plan: Plan, fused: bool) -> float:
     (read f or 2f, write f). Backward reads and writes twice as much.
     """
     shape, layout = plan.shape, plan.layout
-    hidden, mlp = shape.hidden, shape.mlp * shape.top_k
+    hidden, mlp = shape.hidden, shape.mlp_width
     around = 2 * 4 * hidden if fused else 2 * (2 + 3) * hidden
     inner: float = (3 if shape.gated else 2) * mlp
     if not fused:
@@ -344,7 +344,7 @@ def pointwise_bytes(plan: Plan, fused: bool) -> float:
         around += 2 * 2 * hidden if shape.bias else 0
         inner += 2 * (3 * hidden + mlp) if shape.bias else 0
     split = around / (layout.tensor if layout.sequence else 1) + inner / layout.tensor
-    tokens = plan.batch * shape.sequence / layout.data
+    tokens = plan.batch * shape.sequence / layout.replicas
     return 3 * split * shape.layers / layout.stages * tokens * PRECISIONS[plan.precision].activation_bytes
 
 
@@ -360,8 +360,9 @@ def _compile(context: Context) -> Answer:
 def _halves(context: Context) -> list[Plan]:
     """Return the plan on half, a quarter … of its data-parallel GPUs."""
     found, layout, data = [], context.layout, context.layout.data // 2
-    while data and layout.data % data == 0 and data >= layout.expert:
-        fewer = replace(context.plan, layout=replace(layout, data=data, shards=min(layout.shards, data)))
+    while data and layout.data % data == 0 and data * layout.context % layout.expert == 0:
+        shards = math.gcd(layout.shards, data * layout.context)
+        fewer = replace(context.plan, layout=replace(layout, data=data, shards=shards))
         try:
             fewer.check()
         except UsageError:
@@ -437,7 +438,7 @@ def _ranks_in_a_node(context: Context) -> int:
 
 @item("hierarchical")
 def _hierarchical(context: Context) -> Answer:
-    size, data, local = context.gradients[0], context.layout.data, _ranks_in_a_node(context)
+    size, data, local = context.gradients[0], context.layout.replicas, _ranks_in_a_node(context)
     if not size:
         return _NO_GRADIENTS
     if data <= local or local == 1:
@@ -470,9 +471,10 @@ def _prefetch(context: Context) -> Answer:
 def _groups(context: Context) -> list[int]:
     """Return the numbers of GPUs, in whole nodes, that could share a copy instead of those that do."""
     layout, local = context.layout, _ranks_in_a_node(context)
-    if layout.zero < 3 or layout.data <= local or layout.stages > 1:
+    whole = layout.replicas
+    if layout.zero < 3 or whole <= local or layout.stages > 1 or layout.expert > 1:
         return []
-    return [size for size in range(local, layout.data, local) if layout.data % size == 0 and size != layout.shards]
+    return [size for size in range(local, whole, local) if whole % size == 0 and size != layout.shards]
 
 
 @item("hybrid-shards")
@@ -515,7 +517,7 @@ def _flash_attention(context: Context) -> Answer:
 
 @item("shard-optimizer")
 def _shard_optimizer(context: Context) -> Answer:
-    data = context.layout.data
+    data = context.layout.replicas
     if context.layout.zero or data == 1:
         return "it is sharded" if context.layout.zero else "there is one copy of it"
     return versus(context, context.spread(zero=1, shards=data), data=data, held=context.plan.memory.state.optimizer)
@@ -532,11 +534,18 @@ def _sequence_parallel(context: Context) -> Answer:
 
 @item("offload")
 def _offload(context: Context) -> Answer:
-    state, link, over = context.plan.memory.state, interconnect_named(_PCIE), context.now.over_bytes
-    cost, saved = (state.gradients + state.parameters) / link.bytes_per_s, state.optimizer
+    plan, state, over = context.plan, context.plan.memory.state, context.now.over_bytes
+    if not plan.gpu.host:
+        return f"the {plan.gpu.name} and its CPU have one memory"
+    if plan.offload:
+        return "the state is in the CPU's memory"
+    link, saved = interconnect_named(plan.gpu.host), state.optimizer
+    adam = optimizer_seconds(replace(plan, offload=True)) - context.now.step.optimizer_s
+    cost = (state.gradients + state.parameters) / link.bytes_per_s + adam
     spare = USABLE * context.plan.gpu.memory_bytes - context.now.memory_bytes
     reason = "" if over else f"the plan fits with {byte_size(spare)} to spare"
-    status, numbers = "skip" if not over or saved < over else "", {"saved": saved, "cost": cost, "link": link.name}
+    status = "skip" if not over or saved < over else ""
+    numbers = {"saved": saved, "cost": cost, "link": link.name, "adam": adam}
     return Found(-cost, saved, status, numbers, reason)
 
 
@@ -588,8 +597,7 @@ def _expert_balance(context: Context) -> Answer:
     shape = context.plan.shape
     if shape.experts == 1:
         return None
-    experts = shape.top_k * shape.expert_parameters
-    part = experts / (experts + shape.dense_layer_parameters)
+    part = shape.expert_flops / shape.layer_flops
     return found(0.25 * part * context.now.step.compute_s, status="keep", part=part)
 
 

@@ -146,7 +146,7 @@ def _smallest(description: Description, found: Sequence[Candidate], zero: int) -
             _data_parallel(layout)
             and layout.expert == 1
             and layout.zero == zero
-            and (zero == 0 or layout.shards == layout.data)
+            and (zero == 0 or layout.shards == layout.replicas)
         ):
             size, recompute = description.micro_batch or 1, description.recompute or "full"
             return candidate(msgspec.structs.replace(one.plan, micro_batch=size, recompute=recompute))
@@ -200,15 +200,15 @@ def _large(description: Description, params: float) -> tuple[Question, str, Call
     question = ask("experts", "experts" if experts > 1 else "dense", numbers, experts, "experts")
     if experts > 1:
         return question, "EP × TP × PP × DP", lambda one: one.expert > 1 and one.tensor > 1 and one.stages > 1
-    whole = min(8, description.gpus_per_node)
+    whole = min(8, description.node)
     return question, "TP 8 × PP 8 to 16 × DP", lambda one: one.tensor == whole and 8 <= one.stages <= 16
 
 
 def _node(description: Description) -> tuple[Question, str, Callable[[Layout], bool]]:
     """Ask whether the GPUs of one node hold the model with FSDP."""
-    gpus = min(description.gpus, description.gpus_per_node)
+    gpus = min(description.gpus, description.node)
     alone = msgspec.structs.replace(
-        description, gpus=gpus, batch=gpus, micro_batch=1, tp=1, pp=1, ep=1 if description.experts > 1 else None,
+        description, gpus=gpus, batch=gpus, micro_batch=1, tp=1, cp=1, pp=1, ep=1 if description.experts > 1 else None,
         zero=3 if gpus > 1 else None, strategy=None, schedule=None,
     )  # fmt: skip
     held = best_of([one.plan for one in search(alone) if one.plan.layout.shards in (1, gpus)])
@@ -221,10 +221,10 @@ def _node(description: Description) -> tuple[Question, str, Callable[[Layout], b
     )
     if held.fits:
         return question, "TP 2 to 8 × FSDP", lambda one: one.tensor > 1 and one.stages == 1 and one.zero == 3
-    node = min(8, description.gpus_per_node)
+    node = min(8, description.node)
 
     def follows(layout: Layout) -> bool:
-        sharded = layout.zero == 3 or layout.data == 1
+        sharded = layout.zero == 3 or layout.replicas == 1
         return layout.tensor == node and 2 <= layout.stages <= 4 and sharded
 
     return question, "TP 8 × PP 2 to 4 × FSDP", follows
@@ -238,7 +238,7 @@ def _links(description: Description) -> Question:
     if description.measured_within is not None:
         both = 2 * description.measured_within.bytes_per_s
     else:
-        both = 2 * parse_link(description.link.partition(",")[0]).bytes_per_s
+        both = 2 * parse_link(description.links.partition(",")[0]).bytes_per_s
     enough = both >= RULES["tensor_link"].value
     answer = "yes: TP stays within a node" if enough else "no: avoid TP"
     numbers = f"{both / 1e9:,.0f} GB/s in both directions"

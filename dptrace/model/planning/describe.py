@@ -11,10 +11,11 @@ import msgspec
 from dptrace.core.numbers import COUNT, Number
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
+from dptrace.model.gpu_peaks import Gpu, gpu_named, table_rows
 from dptrace.model.training.communication import BETWEEN, WITHIN, Link, Network, reached_link, within_and_between
 from dptrace.model.training.layout import SCHEDULES, STRATEGIES, Layout
 from dptrace.model.training.memory import OPTIMIZERS, PRECISIONS, RECOMPUTE
-from dptrace.model.training.plan import Plan, gpu_named
+from dptrace.model.training.plan import OVERLAPPED, Plan
 from dptrace.model.training.shape import (
     FAMILIES,
     LayerStack,
@@ -29,9 +30,12 @@ _SAMPLES_EACH = 8
 """Samples of each GPU in a step, unless the batch is given; 256 of an MLP, as the GPU workshop has them on 4 GPUs."""
 _SMALL = 20e6
 """Parameters below which --params alone is taken for an MLP: a decoder's table of tokens has more."""
+MODELS = {row["name"]: row for row in table_rows("models.csv")}
+"""Models by their names, each with the parts of its description, as text."""
+_OF_EXPERTS = ("shared_experts", "dense_layers", "dense_mlp", "expert_nodes")
 _OF_DECODERS = (
-    *("params", "layers", "hidden", "heads", "kv_heads", "mlp"),
-    *("vocab", "seq", "family", "experts", "attention", "dropout"),
+    *("model", "params", "layers", "hidden", "heads", "kv_heads", "mlp", "vocab", "seq", "family", "experts", "cp"),
+    *("attention", "dropout", "head_width", "query_rank", "kv_rank", "rope_width", *_OF_EXPERTS),
 )
 """Parts of a description that a stack of layers does not have."""
 _ALIKE, _DIFFERENT = 0.01, 0.25
@@ -51,8 +55,12 @@ class Option(msgspec.Struct, frozen=True):
     """Whether only the time of a step depends on it, so that ``dptrace memory`` does not have it."""
 
 
+_SOME = Number(0, 1 << 20, whole=True)
+_NODES = "Nodes to which a token's experts are limited."
+_OVERLAP = "Messages of layers that run under their products: {}."
 _SIZE, _NUMBER = Number(1, 1e18), Number(1, 8, whole=True)
-_LINK = "Links within and between nodes: names, or 5us:12.5GB/s."
+_LINK = "Links within and between nodes: names, or 5us:12.5GB/s. [by --gpu]"
+_GPU = "a100, h100, b200, rtx4090, mi300x …, or mine:TFLOP/s:GB:GB/s of memory. [h100]"
 _SCHEDULE = "Pipeline: {}. [1f1b; without --strategy all]"
 _LAYERS_OF = "An MLP by its widths: 784,1024,512,10. Or resnet18."
 _SHARE = "Share of the GPU's peak that computation reaches. [by its matrices]"
@@ -64,6 +72,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     Each field is declared once, with its option: the verbs' options and checks, and :data:`OPTIONS`, follow.
     """
 
+    model: Annotated[str | None, Option("A known model: {}.", tuple(MODELS), "NAME")] = None
     params: Annotated[float | None, Option("Parameters of the model: 7e9 or 7B.", _SIZE)] = None
     layers_of: Annotated[str | None, Option(_LAYERS_OF, metavar="WIDTHS")] = None
     layers: Annotated[int | None, Option("Layers of the decoder. [by --params]", COUNT)] = None
@@ -76,6 +85,14 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     family: Annotated[str, Option("llama: gated MLP, no biases, no dropout.", FAMILIES, "NAME")] = "gpt"
     experts: Annotated[int, Option("MLPs in each layer, for --strategy ep.", COUNT)] = 1
     top_k: Annotated[int, Option("Experts of a token.", COUNT)] = 2
+    shared_experts: Annotated[int, Option("Experts that every token uses, beside those.", _SOME)] = 0
+    dense_layers: Annotated[int, Option("First layers with one MLP instead of experts.", _SOME)] = 0
+    dense_mlp: Annotated[int | None, Option("Width inside their MLP. [--mlp]", COUNT)] = None
+    expert_nodes: Annotated[int | None, Option(_NODES, COUNT, timed=True)] = None
+    head_width: Annotated[int | None, Option("Numbers of a head. [hidden / heads]", COUNT)] = None
+    kv_rank: Annotated[int, Option("Latent attention (MLA): width before keys and values.", _SOME)] = 0
+    query_rank: Annotated[int, Option("MLA: width before queries; 0: none.", _SOME)] = 0
+    rope_width: Annotated[int, Option("MLA: numbers of a head that hold the position.", _SOME)] = 0
     precision: Annotated[str, Option("Number types: {}.", tuple(PRECISIONS), "NAME")] = "bf16"
     optimizer: Annotated[str, Option("{}.", tuple(OPTIMIZERS), "NAME")] = "adam"
     master_weights: Annotated[bool | None, Option("A float32 copy. [by --precision]")] = None
@@ -87,11 +104,12 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     attention: Annotated[str, Option("flash keeps no table of scores.", ("standard", "flash"), "NAME")] = "standard"
     dropout: Annotated[bool | None, Option("Keep dropout's masks. [with --family gpt]")] = None
     gpus: Annotated[int, Option("GPUs.", Number(1, 1 << 20, whole=True))] = 8
-    gpu: Annotated[str, Option("v100, a100-40, a100, h100, h200, b200, l40s, mi300x … [h100]", metavar="NAME")] = "h100"
+    gpu: Annotated[str, Option(_GPU, metavar="NAME")] = "h100"
     gpu_memory: Annotated[float | None, Option("Memory of a GPU: 80GB. [by --gpu]", _SIZE, "BYTES")] = None
-    gpus_per_node: Annotated[int, Option("GPUs of a node.", COUNT)] = 8
+    gpus_per_node: Annotated[int | None, Option("GPUs of a node. [by --gpu: 8; gb200: 72]", COUNT)] = None
     strategy: Annotated[str | None, Option("{}.", tuple(STRATEGIES), "NAME")] = None
     tp: Annotated[int | None, Option("GPUs that split each layer.", COUNT)] = None
+    cp: Annotated[int | None, Option("GPUs that share the tokens of a sample: ring attention.", COUNT)] = None
     pp: Annotated[int | None, Option("Stages of the pipeline.", COUNT)] = None
     ep: Annotated[int | None, Option("GPUs that the experts are spread over.", COUNT)] = None
     zero: Annotated[int | None, Option("ZeRO stage. [by --strategy]", Number(0, 3, whole=True))] = None
@@ -99,11 +117,24 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Annotated[str | None, Option(_SCHEDULE, SCHEDULES, "NAME")] = None
     virtual_stages: Annotated[int, Option("Of each GPU, interleaved.", COUNT)] = 2
     cpu_offload: Annotated[bool, Option("Shards and optimizer are in the CPU's memory (fsdp, hsdp, zero3).")] = False
-    link: Annotated[str, Option(_LINK, metavar="A,B", timed=True)] = "nvlink4,ib-ndr"
+    link: Annotated[str | None, Option(_LINK, metavar="A,B", timed=True)] = None
+    overlapped: Annotated[str, Option(_OVERLAP, tuple(OVERLAPPED), "NAME", timed=True)] = "none"
     mfu: Annotated[float | None, Option(_SHARE, Number(above=0, most=1), "SHARE", timed=True)] = None
     measured_within: Link | None = None
     """A measured link within nodes, which is taken as it is."""
     measured_between: Link | None = None
+
+    def __post_init__(self) -> None:
+        """Take what is not given from the model that is named."""
+        for name, value in self.named.items():
+            if getattr(self, name) == DEFAULTS[name]:
+                msgspec.structs.force_setattr(self, name, value)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """Return the parts that the model's name stands for."""
+        row = MODELS.get(self.model or "", {})
+        return {name: int(text) if text.isdigit() else text for name in _NAMED if (text := row.get(name))}
 
     def check(self) -> None:
         """Refuse names that are not known, numbers out of range, and a model without a size.
@@ -111,6 +142,22 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: the message names the option.
         """
+        self._check_ranges()
+        if self.layers_of is not None:
+            self._check_stack()
+        elif self.params is None and (self.layers is None or self.hidden is None):
+            raise UsageError(
+                "Give the model: --model llama3-8b, --params 7e9, --layers and --hidden, or --layers-of 784,1024,10."
+            )
+        if self.recompute_every > 1 and self.recompute in (None, "none"):
+            raise UsageError("--recompute-every chooses layers to recompute: add --recompute full, half or selective.")
+        if self.cpu_offload and not self.hardware.host:
+            raise UsageError(f"--cpu-offload: the {self.hardware.name} and its CPU have one memory. Leave it out.")
+        if (self.query_rank or self.rope_width) and not self.kv_rank:
+            raise UsageError("--query-rank and --rope-width are of latent attention; add --kv-rank.")
+        self._check_experts()
+
+    def _check_ranges(self) -> None:
         for name, (option, default) in OPTIONS.items():
             value, takes = getattr(self, name), option.takes
             if takes is None or value is default is None:
@@ -119,17 +166,42 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 takes.check(value, f"--{name.replace('_', '-')}")
             elif value not in takes:
                 raise UsageError(f"--{name} {value}: choose from {', '.join(takes)}.")
-        if self.layers_of is not None:
-            self._check_stack()
-        elif self.params is None and (self.layers is None or self.hidden is None):
-            raise UsageError("Give the model: --params 7e9, --layers and --hidden, or --layers-of 784,1024,10.")
-        if self.recompute_every > 1 and self.recompute in (None, "none"):
-            raise UsageError("--recompute-every chooses layers to recompute: add --recompute full or selective.")
-        if self.experts == 1 and (self.ep or self.strategy == "ep"):
+
+    def _check_experts(self) -> None:
+        """Refuse parts of a mixture of experts without experts, and more than there are."""
+        shape = self.shape()
+        if self.experts > 1:
+            if self.experts < self.top_k:
+                raise UsageError(f"--top-k {self.top_k}: a token can't go to more than the {self.experts} experts.")
+            if shape.dense_layers >= shape.layers:
+                raise UsageError(f"--dense-layers {shape.dense_layers}: the model has {plural(shape.layers, 'layer')}.")
+            return
+        if self.ep or self.strategy == "ep":
             raise UsageError("Expert parallelism spreads experts over GPUs: add --experts.")
-        if 1 < self.experts < self.top_k:
-            raise UsageError(f"--top-k {self.top_k}: a token can't go to more than the {self.experts} experts.")
-        self.shape()
+        for name in _OF_EXPERTS:
+            if getattr(self, name) != DEFAULTS[name]:
+                raise UsageError(f"--{name.replace('_', '-')}: is of a mixture of experts; add --experts.")
+
+    @property
+    def hardware(self) -> Gpu:
+        """Return the GPU with the memory that is given.
+
+        Raises:
+            UsageError: no GPU has this name.
+        """
+        gpu = gpu_named(self.gpu, PRECISIONS[self.precision].compute)
+        return msgspec.structs.replace(gpu, memory_bytes=self.gpu_memory) if self.gpu_memory else gpu
+
+    @property
+    def node(self) -> int:
+        """Return the GPUs of a node, as given or as usual."""
+        return self.gpus_per_node or self.hardware.gpus_per_node
+
+    @property
+    def links(self) -> str:
+        """Return the links as given, or as usual for the GPU."""
+        gpu = self.hardware
+        return self.link or f"{gpu.within},{gpu.between}"
 
     def _check_stack(self) -> None:
         """Refuse parts of a decoder next to the layers of an MLP."""
@@ -159,6 +231,13 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             family=self.family,
             experts=self.experts,
             top_k=self.top_k if self.experts > 1 else 1,
+            shared_experts=self.shared_experts,
+            dense_layers=self.dense_layers,
+            dense_mlp=self.dense_mlp or 0,
+            head_width=self.head_width or 0,
+            query_rank=self.query_rank,
+            kv_rank=self.kv_rank,
+            rope_width=self.rope_width,
             counted=self.params,
         )
 
@@ -168,17 +247,19 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: a link is not known.
         """
-        within, between = within_and_between(self.link)
+        within, between = within_and_between(self.links)
         near = self.measured_within or reached_link(within, WITHIN)
         far = self.measured_between or reached_link(between, BETWEEN)
-        return Network(near, far, self.gpus_per_node)
+        return Network(near, far, self.node)
 
     @property
     def local(self) -> int:
         """Return the GPUs of a node that take part: all of it, or as many as divide the GPUs evenly."""
-        return math.gcd(self.gpus, self.gpus_per_node) if self.gpus > self.gpus_per_node else self.gpus
+        return math.gcd(self.gpus, self.node) if self.gpus > self.node else self.gpus
 
-    def layout(self, strategy: str, tensor: int | None = None, stages: int | None = None) -> Layout:
+    def layout(
+        self, strategy: str, tensor: int | None = None, stages: int | None = None, context: int | None = None
+    ) -> Layout:
         """Return the layout of a strategy; degrees that are not given have usual values.
 
         Raises:
@@ -186,22 +267,31 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         """
         gpus, node, experts, schedule = self.gpus, self.local, self.experts, self.schedule or "1f1b"
         tensor = tensor or self.tp or (node if strategy in ("tp", "3d") else 1)
-        stages = stages or self.pp or {"pp": node, "3d": max(1, min(4, gpus // tensor))}.get(strategy, 1)
-        if gpus % (tensor * stages):
-            raise UsageError(f"{plural(gpus, 'GPU')} can't be divided into tp {tensor} × pp {stages}.")
-        data = gpus // (tensor * stages)
-        expert = (self.ep or math.gcd(experts, data)) if strategy == "ep" or self.ep else 1
-        if data % expert or experts % expert:
-            raise UsageError(f"{plural(experts, 'expert')} can't be spread over {expert} of {data} data-parallel GPUs.")
+        context = context or self.cp or 1
+        most = gpus // (tensor * context)
+        stages = stages or self.pp or {"pp": node, "3d": max(1, min(4, most))}.get(strategy, 1)
+        if gpus % (tensor * stages * context):
+            cp = f" × cp {context}" if context > 1 else ""
+            raise UsageError(f"{plural(gpus, 'GPU')} can't be divided into tp {tensor} × pp {stages}{cp}.")
+        replicas = gpus // (tensor * stages)
+        expert = (self.ep or math.gcd(experts, replicas)) if strategy == "ep" or self.ep else 1
+        if replicas % expert or experts % expert:
+            raise UsageError(
+                f"{plural(experts, 'expert')} can't be spread over {expert} of {replicas} data-parallel GPUs."
+            )
         stage = _zero_stage(strategy, self.zero)
+        shards = _shards(strategy, stage, replicas, node, self.shards)
+        if expert > 1 and shards % expert and expert % shards:
+            raise UsageError(f"--ep {expert}: must divide the {shards} GPUs that share a copy, or be a multiple.")
         return Layout(
             strategy=strategy,
-            data=data,
+            data=replicas // context,
             tensor=tensor,
+            context=context,
             stages=stages,
             expert=expert,
             zero=stage,
-            shards=_shards(strategy, stage, data, node, self.shards),
+            shards=shards,
             sequence=tensor > 1,
             schedule=schedule,
             virtual_stages=self.virtual_stages if schedule == "interleaved" else 1,
@@ -219,13 +309,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self, layout: Layout, batch: int, micro_batch: int, recompute: str) -> Plan:
         """Return one plan."""
-        gpu = gpu_named(self.gpu)
-        if self.gpu_memory:
-            gpu = msgspec.structs.replace(gpu, memory_bytes=self.gpu_memory)
         return Plan(
             shape=self.shape(),
             layout=layout,
-            gpu=gpu,
+            gpu=self.hardware,
             network=self.network(),
             batch=batch,
             micro_batch=micro_batch,
@@ -239,6 +326,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             flash=self.attention == "flash",
             dropout=self._has_dropout(),
             share=self.mfu,
+            overlapped=self.overlapped,
+            expert_nodes=self.expert_nodes,
         )
 
     def _has_dropout(self) -> bool:
@@ -263,6 +352,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 f"The shape has {shape.shape_parameters:.4g} parameters; figures are scaled to the {self.params:.4g} "
                 "given."
             )
+        if note := MODELS.get(self.model or "", {}).get("note"):
+            said.append(f"{self.model}: {note}")
         if self.batch is None:
             said.append(f"Batch assumed: {plural(self.samples_each, 'sample')} for each GPU, {self.samples} together.")
         return said
@@ -310,7 +401,8 @@ def _shape_of(described: Description) -> ModelShape:
         elif layers is not None:
             hidden = _fitting_width(described, described.params, layers)
     shape = described.decoder(layers or 1, hidden or 1, heads)
-    if hidden is not None and (hidden % shape.heads or shape.heads % shape.key_value_heads):
+    whole = described.head_width or not (hidden or 0) % shape.heads
+    if hidden is not None and (not whole or shape.heads % shape.key_value_heads):
         raise UsageError(
             f"--heads {shape.heads}, --kv-heads {shape.key_value_heads}: heads must divide the hidden size of "
             f"{hidden:,}, and those of keys the heads."
@@ -348,10 +440,13 @@ def _fitting_width(described: Description, params: float, layers: int) -> int:
 
 def _options() -> dict[str, tuple[Option, Any]]:
     hints = get_type_hints(Description, include_extras=True)
-    defaults = Description()
     options = {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
-    return {name: (option, getattr(defaults, name)) for name, option in options.items()}
+    return {name: (option, DEFAULTS[name]) for name, option in options.items()}
 
 
+_FIELDS = Description.__struct_fields__
+DEFAULTS = dict(zip(_FIELDS, Description.__struct_defaults__, strict=True))
+"""The parts of a description as they are where they are not given."""
+_NAMED = [name for name in _FIELDS if name in next(iter(MODELS.values()))]
 OPTIONS = _options()
 """The options of a description by the names of their fields, each with its default."""

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from dptrace.core.numbers import Number
-from dptrace.core.units import byte_size, duration
+from dptrace.core.units import byte_size, duration, plural
 from dptrace.errors import UsageError
 from dptrace.model.planning.checks import check_dict, described_checks
 from dptrace.model.planning.decision import Decision, decide, step_levels
 from dptrace.model.planning.describe import OPTIONS, Description
+from dptrace.model.planning.published import KINDS, error_sentence, expected_error, kind_name
 from dptrace.model.planning.search import Candidate, rank, search, searched, shortlist
 from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
 from dptrace.model.training.communication import (
@@ -23,6 +24,7 @@ from dptrace.model.training.communication import (
     Link,
     all_reduces,
     is_typed,
+    parse_link,
     reduce_seconds,
     within_and_between,
 )
@@ -39,7 +41,7 @@ from dptrace.model.training.memory import (
 )
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack
-from dptrace.model.training.step import StepPrediction, Traffic, predict_step, targets
+from dptrace.model.training.step import HOST_BYTES_PER_S, StepPrediction, Traffic, predict_step, targets
 
 SCHEMA = 1
 GPU_COUNTS = tuple(1 << power for power in range(11))
@@ -51,6 +53,8 @@ _SHARDED = (
     "speed (arXiv 2104.04473, table 2)."
 )
 _DAY_S = 86_400
+_MORE = ("shared_experts", "dense_layers", "dense_mlp", "head_width", "query_rank", "kv_rank", "rope_width")
+"""Fields of a shape that few models have."""
 _TOKENS = Number(1, 1e18)
 
 
@@ -84,6 +88,7 @@ def _training(description: Description, plan: Plan) -> dict[str, Any]:
             "experts": shape.experts,
             "top_k": shape.top_k,
             "gated": shape.gated,
+            **{name: getattr(shape, name) for name in _MORE},
             "layers_of": shape.text if isinstance(shape, LayerStack) else None,
         },
         "precision": plan.precision,
@@ -98,7 +103,7 @@ def _attention(plan: Plan) -> str | None:
 
 
 def _timed(description: Description, one: Candidate) -> dict[str, Any]:
-    return {"gpus_per_node": description.gpus_per_node, "batch": one.plan.batch, "tokens": one.step.tokens}
+    return {"gpus_per_node": description.node, "batch": one.plan.batch, "tokens": one.step.tokens}
 
 
 def _plan_dict(plan: Plan) -> dict[str, Any]:
@@ -107,7 +112,13 @@ def _plan_dict(plan: Plan) -> dict[str, Any]:
     return {
         "strategy": layout.strategy,
         "layout": layout.name,
-        "degrees": {"dp": layout.data, "tp": layout.tensor, "pp": layout.stages, "ep": layout.expert},
+        "degrees": {
+            "dp": layout.data,
+            "tp": layout.tensor,
+            "cp": layout.context,
+            "pp": layout.stages,
+            "ep": layout.expert,
+        },
         "zero": layout.zero,
         "shards": layout.shards,
         "schedule": layout.schedule if layout.stages > 1 else None,
@@ -251,6 +262,7 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
         **_timed(description, best),
         "links": [_link_dict(link) for link in (plan.network.within, plan.network.between)],
         **_predicted(best, tokens),
+        "expected": expected_error(plan, step.step_s),
         "communication": [_traffic_dict(one) for one in step.traffic],
         "targets": [msgspec.to_builtins(target) for target in targets(step)],
         "candidates": [_predicted(one, tokens) for one in shortlist(compared, 3 if description.strategy else 1)],
@@ -261,6 +273,7 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
         "assumptions": [
             *description.assumptions(),
             *_assumed(plan, step, description),
+            error_sentence(plan),
             *([searched(description, len(compared))] if len(compared) > 1 else []),
         ],
     }
@@ -347,11 +360,12 @@ def _times(step: StepPrediction) -> dict[str, Any]:
 def _on(plan: Plan, gpus: int, batch: int) -> Candidate | None:
     """Return the plan with more or fewer data-parallel GPUs; None where its degrees or the batch can't be divided."""
     layout = plan.layout
-    data, rest = divmod(gpus, layout.tensor * layout.stages)
-    if rest or data % layout.expert or batch % data:
+    data, rest = divmod(gpus, layout.tensor * layout.context * layout.stages)
+    replicas = data * layout.context
+    if rest or not data or replicas % layout.expert or batch % data:
         return None
-    all_of_them = layout.shards == layout.data
-    shards = data if layout.zero and all_of_them and layout.strategy != "hsdp" else math.gcd(layout.shards, data)
+    whole = layout.zero and layout.shards == layout.replicas and layout.strategy != "hsdp"
+    shards = replicas if whole else math.gcd(layout.shards, replicas)
     each = batch // data
     most = each if isinstance(plan.shape, LayerStack) else plan.micro_batch
     size = max(size for size in range(1, most + 1) if each % size == 0)
@@ -376,7 +390,9 @@ def _all_reduces(plan: Plan) -> dict[str, Any] | None:
 
 
 def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list[str]:
-    ends = zip(("within a node", "between nodes"), within_and_between(description.link), (WITHIN, BETWEEN), strict=True)
+    ends = zip(
+        ("within a node", "between nodes"), within_and_between(description.links), (WITHIN, BETWEEN), strict=True
+    )
     measured = {"within a node": description.measured_within, "between nodes": description.measured_between}
     shares = [
         f"{100 * share:.0f} % of the nominal bandwidth {where}"
@@ -384,10 +400,29 @@ def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list
         if measured[where] is None and not is_typed(text)
     ]
     links = [f"Collectives reach {', '.join(shares)}."] if shares else []
-    tensor, node = plan.layout.tensor, description.gpus_per_node
+    tensor, node = plan.layout.tensor, description.node
     spans = [f"TP {tensor} spans nodes of {node} GPUs: layers wait for the link between them."] if tensor > node else []
     own = "as given" if description.mfu else "from the size of its matrices"
-    return [_computes(step, plan.layout.gpus, own), *links, *spans, *_sharded_notes(plan)]
+    more = [*_assumed_links(description), *links, *spans, *_sharded_notes(plan), *_offload_notes(plan)]
+    return [_computes(step, plan.layout.gpus, own), *more]
+
+
+def _assumed_links(description: Description) -> list[str]:
+    """Return which links are assumed, where none is given; empty for one GPU."""
+    given = description.link or (description.measured_within and description.measured_between)
+    if given or description.gpus == 1:
+        return []
+    names = (parse_link(text).name for text in within_and_between(description.links))
+    where = (f"within nodes of {plural(description.node, 'GPU')}", "between them")
+    return [f"Links assumed for this GPU: {', '.join(map(' '.join, zip(names, where, strict=True)))}. Give --link."]
+
+
+def _offload_notes(plan: Plan) -> list[str]:
+    """Return what Adam on the CPU is assumed to reach; empty for others."""
+    if not plan.offload:
+        return []
+    rate = f"{HOST_BYTES_PER_S / 1e9:.0f} GB/s of a host's memory"
+    return [f"Adam on the CPU reads and writes {rate}, as on a DGX-2 (arXiv 2101.06840); newer hosts are faster."]
 
 
 def _computes(step: StepPrediction, gpus: int, source: str) -> str:
@@ -401,9 +436,7 @@ def _computes(step: StepPrediction, gpus: int, source: str) -> str:
 # dptrace advise
 
 
-_ERROR = 0.05
-"""Mean error of predicted steps on published measurements (docs/guides/plan.md): smaller differences do not count."""
-_OF_THE_PLAN = ("strategy", "tp", "pp", "ep", "zero", "shards", "micro_batch", "recompute", "schedule")
+_OF_THE_PLAN = ("strategy", "tp", "cp", "pp", "ep", "zero", "shards", "micro_batch", "recompute", "schedule")
 _OF_ONE_COMMAND = (*_OF_THE_PLAN, "virtual_stages")
 """Options that a candidate's command has only where they are its own."""
 _PARTS = {
@@ -446,6 +479,7 @@ def advice_report(description: Description) -> dict[str, Any]:
         "tree": _tree(decision, suggested, best),
         "chosen": _advised(best, best, free),
         "plan": own and _advised(own, best, free),
+        "expected": expected_error(plan, best.step.step_s),
         **_equal(shown, best),
         "candidates": [_advised(one, best, free) for one in shown],
         "tried": len(found),
@@ -455,7 +489,8 @@ def advice_report(description: Description) -> dict[str, Any]:
             _computes(best.step, plan.layout.gpus, "in the best plan"),
             *_sharded_notes(plan),
             searched(free, len(found)),
-            "Predicted steps are off by 4 to 6 % in the mean; smaller differences do not rank plans.",
+            *_assumed_links(description),
+            f"{error_sentence(plan)} Smaller differences do not rank plans.",
             "Gains are of one change each, on the plan of the checklist; they do not add up.",
         ],
     }
@@ -495,13 +530,14 @@ def _equal(shown: Sequence[Candidate], best: Candidate) -> dict[str, Any]:
     Simplest: the fewest kinds of parallelism, then the lowest ZeRO stage (the guide, section 13: start with DDP or
     FSDP, add tensor parallelism, then stages).
     """
-    equal = [one for one in shown if one.fits and one.step.step_s <= (1 + _ERROR) * best.step.step_s]
+    error = KINDS[kind_name(best.plan) or "dense in 16 bits"].median
+    equal = [one for one in shown if one.fits and one.step.step_s <= (1 + error) * best.step.step_s]
     equal = equal if best.fits else []
 
     def pieces(one: Candidate) -> tuple[int, int, bool, int]:
         layout = one.plan.layout
-        kinds = (layout.tensor > 1) + 2 * (layout.stages > 1) + (layout.expert > 1)
-        return kinds, layout.zero, layout.shards < layout.data, layout.tensor * layout.stages
+        kinds = (layout.tensor > 1) + (layout.context > 1) + 2 * (layout.stages > 1) + (layout.expert > 1)
+        return kinds, layout.zero, layout.shards < layout.replicas, layout.tensor * layout.stages
 
     simplest = min(equal, key=pieces, default=None)
     return {"tied": [one.label for one in equal if one.plan != best.plan], "simplest": simplest and simplest.label}
@@ -524,17 +560,18 @@ def _command(one: Candidate, description: Description) -> str:
     staged, split = layout.stages > 1, layout.strategy in ("tp", "pp", "3d", "ep")
     own: dict[str, object] = {"strategy": layout.strategy}
     own |= {"tp": layout.tensor} if layout.strategy in ("tp", "3d") else {}
+    own |= {"cp": layout.context} if layout.context > 1 else {}
     own |= {"pp": layout.stages} if layout.strategy in ("pp", "3d") else {}
     own |= {"ep": layout.expert} if layout.expert > 1 else {}
     own |= {"schedule": layout.schedule} if staged else {}
     own |= {"virtual_stages": layout.virtual_stages} if staged and layout.schedule == "interleaved" else {}
     own |= {"zero": layout.zero} if split else {}
-    own |= {"shards": layout.shards} if layout.zero == 3 and layout.shards < layout.data else {}
+    own |= {"shards": layout.shards} if layout.zero == 3 and layout.shards < layout.replicas else {}
     own |= {"micro_batch": plan.micro_batch, "recompute": plan.recompute}
-    words = ["dptrace", "predict"]
+    words, named = ["dptrace", "predict"], description.named
     for name, (_, default) in OPTIONS.items():
         value = own.get(name, None if name in _OF_ONE_COMMAND else getattr(description, name))
-        if value is None or value == default:
+        if value in (None, default, named.get(name)):
             continue
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):

@@ -7,7 +7,9 @@ that fits, else the smallest. ``dptrace predict`` and ``dptrace advise`` search 
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -16,7 +18,7 @@ from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
 from dptrace.model.training.layout import SHARDED, Layout, can_be_cut
-from dptrace.model.training.memory import RECOMPUTE, USABLE
+from dptrace.model.training.memory import PRECISIONS, RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack, ModelShape
 from dptrace.model.training.step import StepPrediction, predict_step
@@ -24,6 +26,8 @@ from dptrace.model.training.step import StepPrediction, predict_step
 MAX_IMBALANCE = 1.15
 """Layers of the longest stage over the mean above which a number of stages is left out."""
 MAX_MICRO_BATCH = 64
+LONG = 8192
+"""Tokens of a sample that a GPU should have at least where several share it."""
 _SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("interleaved", 8), ("zero-bubble", 1))
 """Schedules with their stages on each GPU, where none is given (the guide, section 10.8)."""
 
@@ -73,11 +77,11 @@ def best_of(plans: Sequence[Plan]) -> Candidate:
     return Candidate(smallest, size, predict_step(smallest))
 
 
-def family(layout: Layout) -> tuple[bool, bool, bool, str]:
+def family(layout: Layout) -> tuple[bool, bool, bool, bool, str]:
     """Return what kind of plan a layout is, without its degrees: of each kind, one is worth showing."""
-    hybrid = layout.zero == 3 and layout.shards < layout.data
-    sharding = "HSDP" if hybrid else SHARDED[layout.zero] if layout.data > 1 else ""
-    return layout.tensor > 1, layout.stages > 1, layout.expert > 1, sharding
+    hybrid = layout.zero == 3 and layout.shards < layout.replicas
+    sharding = "HSDP" if hybrid else SHARDED[layout.zero] if layout.replicas > 1 else ""
+    return layout.tensor > 1, layout.stages > 1, layout.expert > 1, layout.context > 1, sharding
 
 
 def shortlist(found: Sequence[Candidate], each: int = 1) -> list[Candidate]:
@@ -101,14 +105,16 @@ def search(description: Description) -> list[Candidate]:
         UsageError: no layout divides the GPUs, the batch and the model.
     """
     description.check()
-    found, refused = [], None
+    description.hardware.peak(PRECISIONS[description.precision].compute)
+    description.network()  # both refuse what is wrong with every layout
+    found, refused = [], []
     for layout in layouts(description):
         try:
             found.append(best_of(plans(description, layout)))
         except UsageError as error:
-            refused = error
+            refused.append(error)
     if not found:
-        raise refused or UsageError(_indivisible(description))
+        raise refused[0] if len(set(map(str, refused))) == 1 else UsageError(_indivisible(description, refused))
     return sorted(found, key=rank)
 
 
@@ -124,15 +130,26 @@ def searched(description: Description, tried: int) -> str:
     )
 
 
-def _indivisible(description: Description) -> str:
-    """Describe why no layout is possible with the given degrees."""
-    shape = description.shape()
-    given = (("--tp", description.tp), ("--pp", description.pp), ("--ep", description.ep))
+def _indivisible(description: Description, refused: Sequence[UsageError]) -> str:
+    """Describe why no layout is possible: what the batch, the schedule or the layers refuse, and how often."""
+    shape, gpus = description.shape(), plural(description.gpus, "GPU")
+    if refused:
+        why = {
+            "--batch": f"can't divide the {plural(description.samples, 'sample')} of a step",
+            "--schedule": "have too few micro-batches for their stages",
+            "--tp": "split layers that can't be",
+        }
+        counts = Counter(why.get(str(error).split()[0], "have more stages than layers") for error in refused)
+        reasons = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+        return (
+            f"None of {len(refused)} ways to train on {gpus} can run: {reasons}. A --batch that is a multiple of "
+            f"{description.gpus} can be divided on every layout."
+        )
+    given = (("--tp", description.tp), ("--cp", description.cp), ("--pp", description.pp), ("--ep", description.ep))
     degrees = " and ".join(f"{option} {degree}" for option, degree in given if degree)
     return (
-        f"{degrees or description.strategy or 'No strategy'}: no plan on {plural(description.gpus, 'GPU')} has it. The "
-        f"degrees must divide the GPUs, --tp the {plural(shape.heads, 'head')} too, and --pp is at most the "
-        f"{plural(shape.layers, 'layer')}."
+        f"{degrees or description.strategy or 'No strategy'}: no plan on {gpus} has it. The degrees must divide the "
+        f"GPUs, --tp the {plural(shape.heads, 'head')} too, and --pp is at most the {plural(shape.layers, 'layer')}."
     )
 
 
@@ -193,23 +210,31 @@ def _of_strategy(description: Description, strategy: str) -> list[Layout]:
     shape = description.shape()
     tensor = [description.tp] if description.tp or strategy not in ("tp", "3d") else _divisors(description.local)
     stages = [description.pp] if description.pp or strategy not in ("pp", "3d") else _divisors(description.gpus)
-    several = len(tensor) * len(stages) > 1
+    context = _contexts(description)
+    several = len(tensor) * len(stages) * len(context) > 1
     found, refused = [], None
-    for split in tensor:
-        for depth in stages:
-            try:
-                layout = description.layout(strategy, split, depth)
-            except UsageError as error:
-                refused = error
-                continue
-            splits = layout.tensor > 1 or strategy not in ("tp", "3d")
-            staged = layout.stages > 1 or strategy not in ("pp", "3d")
-            divides = not shape.heads % layout.tensor and layout.stages <= shape.layers
-            if not several or (splits and staged and divides):
-                found.append(layout)
+    for split, depth, ring in itertools.product(tensor, stages, context):
+        try:
+            layout = description.layout(strategy, split, depth, ring)
+        except UsageError as error:
+            refused = error
+            continue
+        splits = layout.tensor > 1 or strategy not in ("tp", "3d")
+        staged = layout.stages > 1 or strategy not in ("pp", "3d")
+        divides = not shape.heads % layout.tensor and layout.stages <= shape.layers
+        if not several or (splits and staged and divides):
+            found.append(layout)
     if not found and refused:
         raise refused
     return found
+
+
+def _contexts(description: Description) -> list[int]:
+    """Return the GPUs that may share a sample: as given, or as many as have LONG tokens of it each."""
+    if description.cp or isinstance(description.shape(), LayerStack):
+        return [description.cp or 1]
+    most = max(1, min(description.seq // LONG, description.gpus))
+    return [1 << power for power in range(most.bit_length()) if description.seq % (1 << power) == 0]
 
 
 def _combined(description: Description) -> Iterator[Layout]:
@@ -221,8 +246,11 @@ def _combined(description: Description) -> Iterator[Layout]:
         for stages in [description.pp] if description.pp else _divisors(gpus // tensor):
             if gpus % (tensor * stages):
                 continue
-            for schedule, virtual in _schedules(description, shape.layers, stages):
-                yield from _shared(description, tensor, (stages, schedule, virtual), max(1, local // tensor))
+            pipelines = _schedules(description, shape.layers, stages)
+            for (schedule, virtual), context in itertools.product(pipelines, _contexts(description)):
+                if gpus % (tensor * stages * context) == 0:
+                    pipeline = (stages, schedule, virtual)
+                    yield from _shared(description, tensor, pipeline, context, max(1, local // tensor))
 
 
 def _schedules(description: Description, layers: int, stages: int) -> Iterator[tuple[str, int]]:
@@ -240,26 +268,29 @@ def _schedules(description: Description, layers: int, stages: int) -> Iterator[t
             yield schedule, virtual
 
 
-def _shared(description: Description, tensor: int, pipeline: tuple[int, str, int], local: int) -> Iterator[Layout]:
+def _shared(
+    description: Description, tensor: int, pipeline: tuple[int, str, int], context: int, local: int
+) -> Iterator[Layout]:
     """Yield the ways to share the rest of the GPUs: replicated, sharded, sharded in groups, with experts spread.
 
     Args:
         pipeline: stages, schedule, virtual stages.
     """
     stages, schedule, virtual = pipeline
-    data = description.gpus // (tensor * stages)
-    spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, data))
-    for zero, shards in _shardings(data, stages, local, schedule):
+    replicas = description.gpus // (tensor * stages)
+    spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, replicas))
+    for zero, shards in _shardings(replicas, stages, local, schedule):
         whole = zero < 3 and (description.shards or description.cpu_offload)
         if whole or description.zero not in (None, zero) or description.shards not in (None, shards):
             continue
         for expert in spread:
-            if data % expert or description.experts % expert or (expert > 1 and shards not in (1, data)):
+            if replicas % expert or description.experts % expert or (expert > 1 and shards not in (1, replicas)):
                 continue
             yield Layout(
-                strategy=_strategy(tensor, stages, expert, zero, shards < data),
-                data=data,
+                strategy=_strategy(tensor, stages, expert, zero, shards < replicas),
+                data=replicas // context,
                 tensor=tensor,
+                context=context,
                 stages=stages,
                 expert=expert,
                 zero=zero,

@@ -125,7 +125,9 @@ def within_and_between(links: str) -> tuple[str, str]:
     return within, between or within
 
 
-def collective_seconds(network: Network, kind: str, size: float, ranks: int, stride: int = 1) -> float:
+def collective_seconds(
+    network: Network, kind: str, size: float, ranks: int, stride: int = 1, far: float = 1.0
+) -> float:
     """Return the time of one collective.
 
     Args:
@@ -133,6 +135,7 @@ def collective_seconds(network: Network, kind: str, size: float, ranks: int, str
         size: bytes as nccl-tests counts them: of the whole tensor.
         ranks: in the group.
         stride: how many ranks lie between neighbors of the group: 1 if they are next to each other.
+        far: share of an all-to-all's bytes to other nodes that are sent there once for several ranks.
     """
     if ranks == 1:
         return 0.0
@@ -142,7 +145,7 @@ def collective_seconds(network: Network, kind: str, size: float, ranks: int, str
         link = network.within if local > 1 else network.between
         return link.alpha_s + size / link.bytes_per_s
     if kind == "all_to_all":
-        return _all_to_all(network, size, ranks, local)
+        return _all_to_all(network, size, ranks, local, far)
     if kind != "all_reduce":
         algorithm = ALGORITHMS[f"ring {kind.replace('_', '-')}"]
         between = network.between.seconds(algorithm, size / local, nodes)
@@ -152,10 +155,12 @@ def collective_seconds(network: Network, kind: str, size: float, ranks: int, str
     return within + network.between.seconds(ALGORITHMS["halving-doubling all-reduce"], size / local, nodes)
 
 
-def _all_to_all(network: Network, size: float, ranks: int, local: int) -> float:
+def _all_to_all(network: Network, size: float, ranks: int, local: int, far: float) -> float:
     near = (local - 1) * network.within.alpha_s + size * (local - 1) / ranks / network.within.bytes_per_s
-    far = (ranks - local) * (network.between.alpha_s + size / ranks / network.between.bytes_per_s)
-    return max(near, far)
+    if far < 1:  # what arrives once is handed on within the node
+        near += size * (ranks - local) / ranks / network.within.bytes_per_s
+    across = (ranks - local) * (network.between.alpha_s + far * size / ranks / network.between.bytes_per_s)
+    return max(near, across)
 
 
 def sent_by_level(network: Network, kind: str, size: float, ranks: int, stride: int = 1) -> tuple[float, float]:

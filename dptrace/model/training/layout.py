@@ -26,18 +26,21 @@ _SCHEDULE_MARKS = {"gpipe": " GPipe", "zero-bubble": " zb"}
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """Degrees of parallelism; ranks are numbered tensor first, then data, then pipeline, as in Megatron-LM."""
+    """Degrees of parallelism; ranks are numbered tensor first, then context, data, pipeline, as in Megatron-LM."""
 
     strategy: str
     data: int = 1
+    """GPUs with samples of their own."""
     tensor: int = 1
+    context: int = 1
+    """GPUs that share the tokens of a sample, and pass keys and values around in a ring."""
     stages: int = 1
     expert: int = 1
-    """GPUs of a data-parallel group over which the experts are spread."""
+    """GPUs of those with the same parameters over which the experts are spread."""
     zero: int = 0
     """0 to 3: nothing, optimizer state, gradients, parameters are sharded."""
     shards: int = 1
-    """GPUs over which they are sharded: all of a data-parallel group, or those on a node."""
+    """GPUs over which they are sharded: all with the same parameters, or those on a node."""
     sequence: bool = False
     """Whether the tokens are split where layers are not."""
     schedule: str = "1f1b"
@@ -46,7 +49,17 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpus(self) -> int:
         """Return the number of GPUs."""
-        return self.data * self.tensor * self.stages
+        return self.replicas * self.tensor * self.stages
+
+    @property
+    def replicas(self) -> int:
+        """Return the GPUs with the same parameters, but for what is sharded: those of data and context."""
+        return self.data * self.context
+
+    @property
+    def expert_shards(self) -> int:
+        """Return the GPUs over which the state of an expert is sharded: of those that share all, each *expert*-th."""
+        return max(1, self.shards // self.expert)
 
     @property
     def reduced_together(self) -> int:
@@ -69,11 +82,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         if self.stages > 1:
             several = f" v{self.virtual_stages}" if self.virtual_stages > 1 else ""
             parts.append(f"PP {self.stages}{several}" + _SCHEDULE_MARKS.get(self.schedule, ""))
+        parts += [f"CP {self.context}"] if self.context > 1 else []
         parts += [f"EP {self.expert}"] if self.expert > 1 else []
-        if self.data > 1:
-            hybrid = self.zero == 3 and self.shards < self.data
-            copies = f"HSDP {self.shards}×{self.data // self.shards}"
-            parts.append(copies if hybrid else f"{SHARDED[self.zero]} ×{self.data}")
+        if self.replicas > 1 and (self.zero or self.data > 1):
+            hybrid = self.zero == 3 and self.shards < self.replicas
+            copies = f"HSDP {self.shards}×{self.replicas // self.shards}"
+            parts.append(copies if hybrid else f"{SHARDED[self.zero]} ×{self.replicas if self.zero else self.data}")
         return " × ".join(parts) or "one GPU"
 
 

@@ -121,9 +121,9 @@ def state_bytes(
 # ``sbh·(34 + 5as/h)`` bytes.
 
 
-RECOMPUTE = ("none", "selective", "full")
-"""What backward computes again: nothing, the attention's scores and a gated MLP's products, or the layer from its
-input."""
+RECOMPUTE = ("none", "selective", "half", "full")
+"""What backward computes again: nothing, the attention's scores and a gated MLP's products, every second product of a
+layer (torchtitan's selective option), or the layer from its input."""
 
 
 class ActivationPlan(msgspec.Struct, frozen=True):
@@ -158,16 +158,23 @@ def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
         return batch * shape.kept / shape.layers * number
     if plan.recompute == "full":
         return tokens * width * number / (t if plan.sequence else 1)
+    if plan.recompute == "half":  # its input and output, queries, values, attention's output, the MLP's first factor
+        inside = 2 * shape.attention_width + shape.key_value_width + shape.mlp_width
+        return tokens * (2 * width / (t if plan.sequence else 1) + inside / t) * number
     mask = 1 if plan.dropout else 0
+    routed = shape.top_k * shape.expert_layers / shape.layers  # copies of a token that experts get
     # Outside of the split layers: inputs of both normalizations, of the projections and of the MLP; two masks.
-    common = tokens * width * (4 * number + 2 * mask)
-    # Queries, keys, values, and the output projection's input; inside the MLP the inputs of its activation function
-    # and of its last matrix, and with a gate those of both factors; the last two are elementwise products of the first,
-    # which selective recomputation and fused kernels do again.
-    attention = tokens * (2 * width + 2 * shape.key_value_width) * number
+    common = tokens * width * ((4 + routed) * number + 2 * mask)
+    # Queries, keys, values, and the output projection's input, at their widths; inside the MLP the inputs of its
+    # activation function and of its last matrix, and with a gate those of both factors; the last two are elementwise
+    # products of the first, which selective recomputation and fused kernels do again.
+    if shape.kv_rank:  # of latent attention those of all heads, and its projections, which are not split
+        heads = 4 * shape.attention_width + 2 * shape.heads * shape.rope_width
+        common += tokens * (shape.query_rank + shape.kv_rank) * number
+    else:
+        heads = 2 * shape.attention_width + 2 * shape.key_value_width
     inner = 4 if shape.gated and plan.recompute == "none" else 2
-    mlp = tokens * shape.top_k * shape.mlp * inner * number
-    split = attention + mlp
+    split = tokens * (heads + shape.mlp_width * inner) * number
     if not plan.flash and plan.recompute == "none":
         # Probabilities; with dropout also its mask and its output.
         split += shape.heads * shape.sequence * tokens * (number + mask * (1 + number))
@@ -187,6 +194,17 @@ def end_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
         return 4 * tokens * shape.vocabulary
     inputs = 2 * tokens * shape.hidden * plan.number_bytes / (plan.tensor if plan.sequence else 1)
     return inputs + 4 * tokens * shape.vocabulary / plan.tensor
+
+
+def loss_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
+    """Return what the loss takes for a moment beside these scores: scores as computed, their log-softmax, gradients.
+
+    PyTorch's cross_entropy has all three at once; the measurements of torchtitan agree (docs/published.md).
+    """
+    if isinstance(shape, LayerStack):
+        return 0.0
+    computed = plan.number_bytes if plan.number_bytes < 4 else 0
+    return batch * shape.sequence * shape.vocabulary * (8 + computed) / plan.tensor
 
 
 def layers_bytes(shape: ModelShape, layers: int, batch: float, plan: ActivationPlan) -> float:
@@ -225,7 +243,7 @@ class GpuMemory(msgspec.Struct, frozen=True):
     virtual stage, before they are scattered."""
     activation_bytes: float
     recompute_bytes: float
-    """What backward computes again, of one layer at a time."""
+    """What backward computes again, of one layer at a time, or what the loss takes before."""
     micro_batches_in_flight: float
     host_bytes: float = 0.0
     """The state that is in the CPU's memory instead."""
@@ -244,15 +262,15 @@ class GpuMemory(msgspec.Struct, frozen=True):
         return self.total <= capacity_bytes * usable
 
 
-def gpu_memory(
+def stage_memories(
     shape: ModelShape,
     each: StateBytes,
     layout: Layout,
     plan: ActivationPlan,
     micro_batch: float,
     micro_batches: int = 1,
-) -> GpuMemory:
-    """Return what the fullest GPU holds: that of the first or of the last stage.
+) -> list[GpuMemory]:
+    """Return what a GPU of the first stage holds, and one of the last, which is the fullest or the one with most state.
 
     Args:
         each: bytes of one parameter's state.
@@ -261,9 +279,9 @@ def gpu_memory(
         micro_batches: micro-batches in a step.
     """
     plan = msgspec.structs.replace(plan, tensor=layout.tensor, sequence=layout.sequence)
-    again = msgspec.structs.replace(plan, recompute="none")
-    layers = math.ceil(shape.layers / layout.stages)
-    recomputed = layer_bytes(shape, micro_batch, again) - layer_bytes(shape, micro_batch, plan)
+    whole = msgspec.structs.replace(plan, recompute="none")
+    layers, micro_batch = math.ceil(shape.layers / layout.stages), micro_batch / layout.context
+    recomputed = layer_bytes(shape, micro_batch, whole) - layer_bytes(shape, micro_batch, plan)
     found = []
     for stage in sorted({0, layout.stages - 1}):
         first, last = stage == 0, stage == layout.stages - 1
@@ -274,9 +292,10 @@ def gpu_memory(
         kept += end_bytes(shape, micro_batch, plan) if last else 0
         common, experts = _held(shape, layout, layers, first, last)
         state = _sharded(each, common, layout, layout.shards)
-        state = state.plus(_sharded(each, experts, layout, max(1.0, layout.shards / layout.expert)))
-        found.append(GpuMemory(state, _gathered(shape, each, layout, common + experts), kept, recomputed, flight))
-    return max(found, key=lambda memory: memory.total)
+        state = state.plus(_sharded(each, experts, layout, layout.expert_shards))
+        again = max(recomputed, loss_bytes(shape, micro_batch, plan)) if last else recomputed
+        found.append(GpuMemory(state, _gathered(shape, each, layout, common + experts), kept, again, flight))
+    return found
 
 
 def _held(shape: ModelShape, layout: Layout, layers: int, first: bool, last: bool) -> tuple[float, float]:
@@ -284,14 +303,15 @@ def _held(shape: ModelShape, layout: Layout, layers: int, first: bool, last: boo
     ends = (shape.embedding_parameters if first else 0) + (shape.head_parameters if last else 0)
     if last and not first and shape.tied:
         ends += shape.hidden * shape.vocabulary  # a copy of the embedding's table
-    common = layers * shape.dense_layer_parameters + ends
-    experts = layers * shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
+    dense = min(layers, shape.dense_layers) if first else max(0, layers - shape.layers + shape.dense_layers)
+    common = shape.common_parameters(layers, dense) + ends
+    experts = (layers - dense) * shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
     return common / layout.tensor * shape.scale, experts / layout.tensor * shape.scale
 
 
-def _sharded(each: StateBytes, parameters: float, layout: Layout, shards: float) -> StateBytes:
+def _sharded(each: StateBytes, parameters: float, layout: Layout, shards: int) -> StateBytes:
     """Divide what the ZeRO stage shards."""
-    divide = [shards if layout.zero >= stage else 1.0 for stage in (3, 2, 1)]
+    divide = [shards if layout.zero >= stage else 1 for stage in (3, 2, 1)]
     return each.times(*(parameters / by for by in divide))
 
 
@@ -301,7 +321,9 @@ def _gathered(shape: ModelShape, each: StateBytes, layout: Layout, held: float) 
         return held / layout.virtual_stages * each.gradients
     if layout.zero < 3 or layout.shards == 1:
         return 0.0
+    # Experts that are not sharded are there anyway.
     experts = shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
+    experts = experts if layout.expert_shards > 1 else 0.0
     layer = (shape.dense_layer_parameters + experts) / layout.tensor * shape.scale
     ends = max(shape.embedding_parameters, shape.head_parameters) / layout.tensor * shape.scale
     return max(2 * layer * each.parameters + layer * each.gradients, ends * (each.parameters + each.gradients))

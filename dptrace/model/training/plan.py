@@ -3,95 +3,23 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import msgspec
 
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.model.gpu_peaks import PEAKS, GpuPeak
+from dptrace.model.gpu_peaks import Gpu
 from dptrace.model.training.communication import Network
 from dptrace.model.training.layout import Layout, can_be_cut
-from dptrace.model.training.memory import PRECISIONS, ActivationPlan, GpuMemory, StateBytes, gpu_memory, state_bytes
+from dptrace.model.training.memory import PRECISIONS, ActivationPlan, GpuMemory, StateBytes, stage_memories, state_bytes
 from dptrace.model.training.shape import LayerStack, ModelShape
 
-# GPUs by their short names: memory, and the peaks of dptrace.model.gpu_peaks.
+OVERLAPPED = {"none": (), "tp": ("tp",), "ep": ("ep",), "all": ("tp", "ep")}
+"""Messages of layers that can run under their products: of tensor and of expert parallelism."""
 
 
-_PEAK = {peak.name: peak for peak in PEAKS}
-
-
-class Gpu(msgspec.Struct, frozen=True):
-    """One kind of GPU."""
-
-    peaks: GpuPeak
-    memory_bytes: float
-    """Of a data sheet, in powers of ten."""
-    ceiling: float = 0.77
-    """Share of the peak that the largest matrix products reach; see dptrace.model.training.step."""
-
-    @property
-    def name(self) -> str:
-        """Return the name."""
-        return self.peaks.name
-
-    @property
-    def memory_bytes_per_s(self) -> float:
-        """Return the bandwidth of its memory."""
-        return self.peaks.bytes_per_s
-
-    def peak(self, number_type: str) -> float:
-        """Return the dense peak of matrix products in a number type.
-
-        Raises:
-            UsageError: the GPU has no such products.
-        """
-        tflops = self.peaks.tflops.get(number_type)
-        if tflops is None:
-            known = ", ".join(self.peaks.tflops)
-            raise UsageError(f"--precision: the {self.name} has no products in {number_type}; it has {known}.")
-        return tflops * 1e12
-
-
-GPUS = {
-    "v100": Gpu(_PEAK["V100 SXM2"], 32e9, ceiling=0.95),
-    "a100-40": Gpu(_PEAK["A100 40 GB"], 40e9, ceiling=0.95),
-    "a100": Gpu(_PEAK["A100 80 GB SXM"], 80e9, ceiling=0.95),
-    "a100-pcie": Gpu(_PEAK["A100 80 GB PCIe"], 80e9, ceiling=0.95),
-    "h100": Gpu(_PEAK["H100 SXM"], 80e9),
-    "h100-pcie": Gpu(_PEAK["H100 PCIe"], 80e9),
-    "h100-nvl": Gpu(_PEAK["H100 NVL"], 94e9),
-    "h200": Gpu(_PEAK["H200"], 141e9),
-    "b200": Gpu(_PEAK["B200"], 180e9),
-    "gb200": Gpu(_PEAK["GB200"], 186e9),
-    "l4": Gpu(_PEAK["L4"], 24e9),
-    "a10": Gpu(_PEAK["A10"], 24e9),
-    "l40s": Gpu(_PEAK["L40S"], 48e9),
-    "rtx4090": Gpu(_PEAK["RTX 4090"], 24e9),
-    "mi210": Gpu(_PEAK["MI210"], 64e9),
-    "mi250x": Gpu(_PEAK["MI250X, one die"], 64e9),
-    "mi300x": Gpu(_PEAK["MI300X"], 192e9),
-    "mi325x": Gpu(_PEAK["MI325X"], 256e9),
-    "tpu-v4": Gpu(_PEAK["TPU v4"], 32 * (1 << 30)),
-    "mi355x": Gpu(_PEAK["MI355X"], 288e9),
-}
-"""GPUs by their names on the command line."""
-
-
-def gpu_named(name: str) -> Gpu:
-    """Return a GPU by its short name.
-
-    >>> gpu_named("h100").peak("bf16"), gpu_named("h100").memory_bytes
-    (989400000000000.0, 80000000000.0)
-
-    Raises:
-        UsageError: no GPU has this name.
-    """
-    if not isinstance(name, str) or name.lower() not in GPUS:
-        raise UsageError(f"--gpu {name}: choose from {', '.join(GPUS)}.")
-    return GPUS[name.lower()]
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Everything that decides memory and time of a step."""
 
     shape: ModelShape
@@ -115,13 +43,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     dropout: bool = True
     share: float | None = None
     """Share of the peak that computation reaches by itself; None: by the size of the matrices."""
+    overlapped: str = "none"
+    """Which messages that layers wait for are cut, so that products run meanwhile: one of OVERLAPPED."""
+    expert_nodes: int | None = None
+    """Nodes to which the experts of a token are limited; None: not at all."""
     bucket_bytes: float = 25 * (1 << 20)
     """DDP's bucket; the last one has nothing left to hide behind."""
 
-    @property
+    @cached_property
     def micro_batches(self) -> int:
         """Return how many micro-batches a step has."""
         return self.batch // (self.layout.data * self.micro_batch)
+
+    @property
+    def tokens(self) -> float:
+        """Return the tokens of a micro-batch on one of the GPUs that share its samples."""
+        return self.micro_batch * self.shape.sequence / self.layout.context
 
     @property
     def balance(self) -> float:
@@ -134,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Return the share of the layers that are recomputed, if any are."""
         return math.ceil(self.shape.layers / self.recompute_every) / self.shape.layers
 
-    @property
+    @cached_property
     def state(self) -> StateBytes:
         """Return the bytes of one parameter's state."""
         return state_bytes(self.precision, self.optimizer, master=self.master, gradient_bytes=self.gradient_bytes)
@@ -148,13 +85,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             self.recompute, self.flash, self.dropout, layout.tensor, layout.sequence, number, self.recompute_every
         )
 
-    @property
-    def memory(self) -> GpuMemory:
-        """Return what the fullest GPU holds."""
-        memory = gpu_memory(
+    @cached_property
+    def held(self) -> list[GpuMemory]:
+        """Return what a GPU of the first and of the last stage holds, with what may be in the CPU's memory."""
+        return stage_memories(
             self.shape, self.state, self.layout, self.activation_plan, self.micro_batch, self.micro_batches
         )
-        return memory.offloaded() if self.offload else memory
+
+    @cached_property
+    def memory(self) -> GpuMemory:
+        """Return what the fullest GPU holds itself."""
+        held = [memory.offloaded() if self.offload else memory for memory in self.held]
+        return max(held, key=lambda memory: memory.total)
 
     @property
     def fits(self) -> bool:
@@ -182,8 +124,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"--recompute-every {self.recompute_every}: the model has {plural(shape.layers, 'layer')}."
             )
-        if isinstance(shape, LayerStack) and layout.tensor > 1:
-            raise UsageError(f"--tp {layout.tensor}: splits the layers of decoders only. Leave it out.")
+        for option, degree in (("--tp", layout.tensor), ("--cp", layout.context)):
+            if isinstance(shape, LayerStack) and degree > 1:
+                raise UsageError(f"{option} {degree}: splits decoders only. Leave it out.")
+        if shape.sequence % layout.context:
+            raise UsageError(f"--cp {layout.context}: must divide the {plural(shape.sequence, 'token')} of a sample.")
         few, many = sorted((shape.key_value_heads, layout.tensor))
         if shape.heads % layout.tensor or many % few or shape.mlp % layout.tensor:  # GPUs may share a key's head
             raise UsageError(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -39,28 +40,66 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """MLPs in each layer, to some of which a router sends each token."""
     top_k: int = 1
     """Experts that a token goes to."""
+    shared_experts: int = 0
+    """MLPs of an expert's width that every token uses."""
+    dense_layers: int = 0
+    """First layers with one MLP instead of experts."""
+    dense_mlp: int = 0
+    """Width inside their MLP."""
+    head_width: float = 0
+    """Numbers of a head; 0: the heads share the model's width."""
+    query_rank: int = 0
+    """Width to which latent attention (MLA) projects a token before its queries; 0: not at all."""
+    kv_rank: int = 0
+    """Width to which it projects it before keys and values; 0: no latent attention."""
+    rope_width: int = 0
+    """Numbers of a head's query, and of the key that latent heads share, that hold the position."""
     counted: float | None = None
     """Number of parameters, where it was given instead of the shape or with it."""
 
-    @property
+    @cached_property
+    def attention_width(self) -> float:
+        """Width of a token's heads together."""
+        return self.heads * self.head_width if self.head_width else self.hidden
+
+    @cached_property
     def key_value_width(self) -> float:
         """Width of a token's keys, and of its values."""
-        return self.hidden * self.key_value_heads / self.heads
+        return self.attention_width * self.key_value_heads / self.heads
 
     @property
+    def ring_width(self) -> float:
+        """Numbers of a token's keys and values that GPUs exchange that share its sample: of MLA, all heads'."""
+        return 2 * self.key_value_width + self.heads * self.rope_width
+
+    @cached_property
     def attention_parameters(self) -> float:
-        """Parameters of a layer without its MLPs: four projections, and two normalizations."""
-        width, narrow = self.hidden, self.key_value_width
-        biases = 2 * width + 2 * narrow if self.bias else 0
+        """Parameters of a layer without its MLPs: the projections, and two normalizations."""
+        width, own, narrow = self.hidden, self.attention_width, self.key_value_width
         norms = 4 * width if self.bias else 2 * width
-        return 2 * width * width + 2 * width * narrow + biases + norms
+        if self.kv_rank:  # DeepSeek-V2 (arXiv 2405.04434, section 2.1)
+            queries, rank = own + self.heads * self.rope_width, self.query_rank
+            queries = rank * (width + queries + 1) if rank else width * queries
+            keys = width * (self.kv_rank + self.rope_width) + self.kv_rank * (2 * own + 1)
+            return queries + keys + own * width + norms
+        biases = own + width + 2 * narrow if self.bias else 0
+        return 2 * width * own + 2 * width * narrow + biases + norms
 
-    @property
+    def mlp_parameters(self, inner: float) -> float:
+        """Parameters of an MLP of an inner width."""
+        matrices = 3 if self.gated else 2
+        biases = (matrices - 1) * inner + self.hidden if self.bias else 0
+        return matrices * self.hidden * inner + biases
+
+    @cached_property
     def expert_parameters(self) -> float:
         """Parameters of one MLP."""
-        matrices = 3 if self.gated else 2
-        biases = (matrices - 1) * self.mlp + self.hidden if self.bias else 0
-        return matrices * self.hidden * self.mlp + biases
+        return self.mlp_parameters(self.mlp)
+
+    @cached_property
+    def expert_layers(self) -> int:
+        """Layers that have experts."""
+        return self.layers - self.dense_layers if self.experts > 1 else 0
 
     @property
     def router_parameters(self) -> float:
@@ -70,8 +109,26 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def dense_layer_parameters(self) -> float:
         """Parameters of a layer that every token uses, without experts if there are several."""
-        mlp = self.expert_parameters if self.experts == 1 else self.router_parameters
-        return self.attention_parameters + mlp
+        mlp = self.expert_parameters * (1 if self.experts == 1 else self.shared_experts)
+        return self.attention_parameters + self.router_parameters + mlp
+
+    def common_parameters(self, layers: float, dense: float) -> float:
+        """Parameters that every token uses in some layers, of which the first *dense* have no experts."""
+        more = self.mlp_parameters(self.dense_mlp or self.mlp) - self.dense_layer_parameters + self.attention_parameters
+        return layers * self.dense_layer_parameters + (dense * more if self.experts > 1 else 0.0)
+
+    @cached_property
+    def all_expert_parameters(self) -> float:
+        """Parameters of all experts of all layers but the shared ones; 0 in a dense model."""
+        return self.expert_layers * self.experts * self.expert_parameters
+
+    @cached_property
+    def mlp_width(self) -> float:
+        """Width inside the MLPs of a token, in the mean over the layers."""
+        if self.experts == 1:
+            return self.mlp
+        inner = self.expert_layers * (self.top_k + self.shared_experts) * self.mlp
+        return (inner + self.dense_layers * (self.dense_mlp or self.mlp)) / self.layers
 
     @property
     def embedding_parameters(self) -> float:
@@ -87,8 +144,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def shape_parameters(self) -> float:
         """All parameters, as the shape has them."""
-        experts = self.experts * self.expert_parameters if self.experts > 1 else 0
-        return self.layers * (self.dense_layer_parameters + experts) + self.embedding_parameters + self.head_parameters
+        common = self.common_parameters(self.layers, self.dense_layers)
+        return common + self.all_expert_parameters + self.embedding_parameters + self.head_parameters
 
     @property
     def parameters(self) -> float:
@@ -98,9 +155,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def active_parameters(self) -> float:
         """Parameters that take part in computing one token: of a layer's experts, its *top_k*."""
-        if self.experts == 1:
-            return self.parameters
-        idle = self.layers * (self.experts - self.top_k) * self.expert_parameters
+        idle = self.all_expert_parameters * (1 - self.top_k / self.experts)
         return self.parameters - idle * self.scale
 
     @cached_property
@@ -109,10 +164,21 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.parameters / self.shape_parameters
 
     @property
+    def expert_flops(self) -> float:
+        """Forward operations of one token in its experts of all layers, without the shared ones."""
+        return 2 * self.all_expert_parameters * self.top_k / self.experts * self.scale
+
+    @property
     def layer_flops(self) -> float:
         """Forward operations of one token in the matrices of all layers."""
-        experts = self.top_k * self.expert_parameters if self.experts > 1 else 0.0
-        return 2 * self.layers * (self.dense_layer_parameters + experts) * self.scale
+        return 2 * self.common_parameters(self.layers, self.dense_layers) * self.scale + self.expert_flops
+
+    @property
+    def half_flops(self) -> float:
+        """Forward operations of one token in every second matrix of all layers: keys, output, and the MLP's second."""
+        return (
+            2 * self.hidden * (self.key_value_width + self.attention_width + self.mlp_width) * self.layers * self.scale
+        )
 
     @property
     def head_flops(self) -> float:
@@ -122,11 +188,11 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def attention_flops(self) -> float:
         """Forward operations of one token's scores and of the values that they weight, in all layers."""
-        return 4 * self.sequence * self.hidden * self.layers
+        return 2 * self.sequence * (2 * self.attention_width + self.heads * self.rope_width) * self.layers
 
     @property
     def operators(self) -> float:
-        """Operators that the host launches for forward and backward of one layer."""
+        """Operators that the host launches for forward and backward of one layer, without those of each expert."""
         return 45
 
     @property
@@ -155,6 +221,11 @@ class LayerStack(ModelShape, frozen=True, kw_only=True, dict=True):
         return self.weights / self.layers
 
     @property
+    def ring_width(self) -> float:
+        """None: samples have one token."""
+        return 0.0
+
+    @property
     def embedding_parameters(self) -> float:
         """None: there are no tables."""
         return 0.0
@@ -173,6 +244,11 @@ class LayerStack(ModelShape, frozen=True, kw_only=True, dict=True):
     def head_flops(self) -> float:
         """None: the last layer is one as the others."""
         return 0.0
+
+    @property
+    def half_flops(self) -> float:
+        """Forward operations of a sample in half of the layers."""
+        return self.flops / 2
 
     @property
     def attention_flops(self) -> float:
@@ -273,9 +349,7 @@ def decoder_shape(
     vocabulary: int = 51_200,
     sequence: int = 2048,
     family: str = "gpt",
-    experts: int = 1,
-    top_k: int = 1,
-    counted: float | None = None,
+    **more: Any,
 ) -> ModelShape:
     """Fill in what a family of models has in common.
 
@@ -283,7 +357,7 @@ def decoder_shape(
         heads: by default, of 128 each, or 64 in models narrower than 2,048.
         mlp: width inside the MLP; by default 4 × hidden, and of ``llama`` 8/3 × hidden, rounded up to 256.
         family: one of FAMILIES.
-        counted: the number of parameters, if it is known.
+        more: other fields of the shape.
     """
     llama = family == "llama"
     usual = max(1, hidden // (128 if hidden >= 2048 else 64))
@@ -301,9 +375,7 @@ def decoder_shape(
         bias=not llama,
         tied=not llama,
         positions=not llama,
-        experts=experts,
-        top_k=top_k,
-        counted=counted,
+        **more,
     )
 
 
@@ -349,5 +421,6 @@ def hardware_flops(shape: ModelShape, samples: float, recompute: str = "none", s
     """
     tokens = samples * shape.sequence
     layers = shape.layer_flops + shape.attention_flops
-    repeated = {"none": 0.0, "selective": shape.attention_flops, "full": layers}[recompute]
+    half = shape.half_flops + shape.attention_flops
+    repeated = {"none": 0.0, "selective": shape.attention_flops, "half": half, "full": layers}[recompute]
     return model_flops(shape, samples) + share * repeated * tokens

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dptrace.model.training.communication import collective_seconds, sent_bytes
+from dptrace.model.gpu_peaks import Gpu, interconnect_named
+from dptrace.model.training.communication import WITHIN, collective_seconds, sent_bytes
 from dptrace.model.training.layout import bubble_share
 from dptrace.model.training.memory import PRECISIONS
-from dptrace.model.training.plan import Gpu, Plan
-from dptrace.model.training.shape import ModelShape, forward_flops, hardware_flops, model_flops
+from dptrace.model.training.plan import OVERLAPPED, Plan
+from dptrace.model.training.shape import ModelShape, hardware_flops, model_flops
 
 # How fast a GPU computes: its peak, and the share of it that the matrix products of a model reach.
 #
@@ -33,20 +34,36 @@ from dptrace.model.training.shape import ModelShape, forward_flops, hardware_flo
 
 
 _WIDTH, _TOKENS, _SPLIT = 2750, 900, 0.25
+_CASTS = 2000
+"""Width up to which what is around products takes as long in float8 as in 16 bits; in wider ones casts are fused."""
+_INNER = 1.37
+"""(4h + h) / 4h, and 8/3: a dense MLP's width over that of the numbers around it, in which the share was fitted."""
 LAUNCH_S, STEP_OPERATORS = 20e-6, 10
 """What PyTorch's host takes for one operator in eager mode, with autograd; operators of a step beside its layers. The
 GPU workshop on data parallelism measured 1.13 ms for a step of 4 layers on an A100 that has 0.5 ms to compute."""
+EXPERT_OPERATORS = {"fp8": 25}
+"""Operators of one expert in forward and backward, by number type: in float8 also the casts around its products."""
+_EXPERT_OPERATORS = 8
+HOST_BYTES_PER_S = 110e9
+"""What Adam on a CPU reads and writes: 28 bytes of 10 billion parameters in 2.57 s on a DGX-2 (ZeRO-Offload, arXiv
+2101.06840, table 4). Newer hosts have up to twice that bandwidth; PyTorch's own Adam took five times as long there."""
 
 
-def matmul_share(gpu: Gpu, shape: ModelShape, tensor: int, micro_batch: float, number_type: str = "bf16") -> float:
+def matmul_share(
+    gpu: Gpu, shape: ModelShape, tensor: int, tokens: float, number_type: str = "bf16", width: float = 0
+) -> float:
     """Return the share of the peak that the computation of a micro-batch reaches by itself, without communication.
 
     Args:
+        tokens: that are multiplied at once.
         number_type: that of the products; the share is of its peak.
+        width: of the matrices; by default the model's.
     """
-    narrow = _WIDTH * math.pow(tensor, _SPLIT) / shape.hidden
-    around = narrow + _TOKENS / (micro_batch * shape.sequence)
-    return gpu.ceiling / (1 + _rate(gpu, number_type) * around)
+    width = width or shape.hidden
+    around, rate = _WIDTH * math.pow(tensor, _SPLIT) / width + _TOKENS / tokens, _rate(gpu, number_type)
+    if number_type == "fp8":
+        rate = 1 + (rate - 1) * min(1.0, _CASTS / width)
+    return gpu.ceiling / (1 + rate * around)
 
 
 def _rate(gpu: Gpu, number_type: str) -> float:
@@ -56,10 +73,51 @@ def _rate(gpu: Gpu, number_type: str) -> float:
     return peaks[number_type] / half if half and number_type in peaks else 1.0
 
 
+class _Work(msgspec.Struct, frozen=True):
+    """What a GPU computes in a step, in seconds."""
+
+    products: float
+    attention: float
+    forward: float
+    """The share of forward in both."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the sum."""
+        return self.products + self.attention
+
+
+def _work(plan: Plan) -> _Work:
+    """Return how long a GPU computes: all layers' products by their widths, experts' too, and the attention."""
+    shape, gpu, tensor = plan.shape, plan.gpu, plan.layout.tensor
+    number_type = PRECISIONS[plan.precision].compute
+    peak = gpu.peak(number_type)
+    again = {"full": 1.0, "half": shape.half_flops / shape.layer_flops}.get(plan.recompute, 0.0) * plan.recomputed_share
+    # FlashAttention repeats its scores in any case; what else selective recomputation repeats is elementwise.
+    scores = plan.recomputed_share * (plan.recompute == "full" or (plan.recompute != "none" and not plan.flash))
+    share = plan.share or matmul_share(gpu, shape, tensor, plan.tokens, number_type)
+    narrow, rows = _INNER * shape.mlp * shape.hidden / (shape.mlp + shape.hidden), plan.tokens * shape.top_k
+    inside = plan.share or matmul_share(gpu, shape, tensor, rows, number_type, narrow)
+    dense, experts = (shape.layer_flops - shape.expert_flops) / share, shape.expert_flops / inside
+    layers, head = (dense + experts) / peak, shape.head_flops / share / peak
+    attention = shape.attention_flops / share / peak
+    if plan.flash and not plan.share:
+        half = min(peak, gpu.peak("bf16" if "bf16" in gpu.peaks.tflops else "fp16"))
+        attention = shape.attention_flops / 2 / gpu.flash / half
+    tokens = plan.batch * shape.sequence * plan.balance / plan.layout.gpus
+    products = tokens * (3 * (layers + head) + again * layers)
+    whole = products + tokens * (3 + scores) * attention
+    return _Work(products, whole - products, tokens * (layers + head + attention) / whole)
+
+
 # What a step communicates: each collective with its bytes, calls, time, and what it can hide behind.
 #
 # Volumes follow Rajbhandari et al. (ZeRO, arXiv 1910.02054, section 7), Narayanan et al. (Megatron-LM, arXiv
 # 2104.04473, section 3) and, for experts, Lepikhin et al. (GShard, arXiv 2006.16668).
+
+
+COPY = "copy"
+"""The kind of what a GPU and its CPU's memory exchange."""
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -74,10 +132,11 @@ class Traffic(msgspec.Struct, frozen=True):
     ranks: int
     stride: int
     hides: str
-    """What it runs under: ``forward``, ``backward``, or nothing (empty): the computation waits for it."""
+    """What it runs under: ``forward``, ``backward``, the ``attention`` or the ``layers`` of both, or nothing (empty):
+    the computation waits for it."""
     call_s: float
-    every_micro_batch: bool = True
-    """Whether it happens in each micro-batch, else once in a step."""
+    rounds: int = 1
+    """How often in a step it happens: once, in each micro-batch, or after some of them."""
 
     @property
     def seconds(self) -> float:
@@ -87,85 +146,109 @@ class Traffic(msgspec.Struct, frozen=True):
     @property
     def sent_bytes(self) -> float:
         """Return what one GPU sends in a step."""
-        return sent_bytes(self.kind, self.bytes, self.ranks) * self.calls
+        return (self.bytes if self.kind == COPY else sent_bytes(self.kind, self.bytes, self.ranks)) * self.calls
 
 
 def traffic(plan: Plan) -> tuple[Traffic, ...]:
     """Return all communication of a step."""
-    found = (*_data_parallel(plan), *_expert_gradients(plan), *_tensor(plan), *_experts(plan), *_stages(plan))
-    return tuple(one for one in found if one.ranks > 1 and one.calls)
+    found = (
+        *_shared(plan), *_copies(plan), *_tensor(plan), *_context(plan), *_experts(plan), *_stages(plan)
+    )  # fmt: skip
+    return tuple(one for one in found if (one.ranks > 1 or one.kind == COPY) and one.calls)
 
 
-def _one(plan: Plan, what: str, kind: str, size: float, calls: float, ranks: int, stride: int, hides: str) -> Traffic:
-    seconds = collective_seconds(plan.network, kind, size, ranks, stride)
-    return Traffic(what, kind, size, calls, ranks, stride, hides, seconds)
+def _one(
+    plan: Plan, what: str, kind: str, size: float, calls: float, ranks: int, stride: int, hides: str, far: float = 1.0
+) -> Traffic:
+    seconds = collective_seconds(plan.network, kind, size, ranks, stride, far)
+    return Traffic(what, kind, size, calls, ranks, stride, hides, seconds, plan.micro_batches)
 
 
-def _common_parameters(plan: Plan) -> float:
-    """Return the parameters of one GPU that all data-parallel GPUs share."""
+class Group(msgspec.Struct, frozen=True):
+    """Parameters of one GPU that others hold, too, and which ones."""
+
+    of: str
+    """Which parameters, as the end of a phrase."""
+    parameters: float
+    replicas: int
+    """GPUs that hold them."""
+    shards: int
+    """Those of them that share one copy."""
+    stride: int
+    """How many ranks lie between neighbors."""
+
+
+def groups(plan: Plan) -> list[Group]:
+    """Return the parameters of one GPU, in the mean of the stages, by the GPUs that share them.
+
+    Experts that are spread over GPUs are shared by fewer; what memory holds of each shard is counted in the same way.
+    """
     shape, layout = plan.shape, plan.layout
-    experts = shape.layers * shape.experts * shape.expert_parameters if shape.experts > 1 else 0.0
-    return (shape.shape_parameters - experts) * shape.scale / (layout.tensor * layout.stages)
+    split = layout.tensor * layout.stages
+    experts = shape.all_expert_parameters * shape.scale / (split * layout.expert)
+    common = (shape.shape_parameters - shape.all_expert_parameters) * shape.scale / split
+    if layout.expert == 1:
+        return [Group("", common + experts, layout.replicas, layout.shards, layout.tensor)]
+    stride = layout.tensor * layout.expert
+    spread = Group(" of experts", experts, layout.replicas // layout.expert, layout.expert_shards, stride)
+    return [Group("", common, layout.replicas, layout.shards, layout.tensor), spread]
 
 
-def _data_parallel(plan: Plan) -> Iterator[Traffic]:
+def _shared(plan: Plan) -> Iterator[Traffic]:
+    """Yield what keeps the copies of parameters equal, or gathers them where they are sharded."""
     layout, each = plan.layout, plan.state
-    parameters = _common_parameters(plan)
-    if layout.expert > 1 and layout.zero == 3:
-        parameters += _local_experts(plan)
-    gradients, weights = parameters * each.gradients, parameters * PRECISIONS[plan.precision].weight_bytes
-    stride = layout.tensor
-    if layout.zero == 3:
-        yield from _sharded(plan, gradients, weights)
-    elif layout.zero:
-        reduced = _once(plan, "gradients", "reduce_scatter", gradients, layout.data, stride, "backward")
-        yield _each_micro_batch(plan, reduced) if layout.zero == 2 else reduced
-        yield _once(plan, "updated parameters", "all_gather", weights, layout.data, stride, "")
-    else:
-        yield _once(plan, "gradients", "all_reduce", gradients, layout.data, stride, "backward")
+    for group in groups(plan):
+        gradients, weights = group.parameters * each.gradients, group.parameters * each.parameters
+        ranks, stride, name = group.replicas, group.stride, f"gradients{group.of}"
+        if layout.zero == 3:
+            yield from _gathered(plan, group, gradients, weights)
+        elif layout.zero:
+            reduced = _once(plan, name, "reduce_scatter", gradients, ranks, stride, "backward")
+            yield _each_micro_batch(plan, reduced) if layout.zero == 2 else reduced
+            yield _once(plan, f"updated parameters{group.of}", "all_gather", weights, ranks, stride, "")
+        else:
+            yield _once(plan, name, "all_reduce", gradients, ranks, stride, "backward")
 
 
-def _sharded(plan: Plan, gradients: float, weights: float) -> Iterator[Traffic]:
+def _gathered(plan: Plan, group: Group, gradients: float, weights: float) -> Iterator[Traffic]:
     """Yield what fully sharded parameters need: for each layer two gathers and a reduce-scatter in a micro-batch."""
-    layout = plan.layout
-    layers = plan.shape.layers / layout.stages
-    calls, stride = layers * plan.micro_batches, layout.tensor
+    layers, stride, shards = plan.shape.layers / plan.layout.stages, group.stride, group.shards
+    calls, of = layers * plan.micro_batches, group.of
     for hides in ("forward", "backward"):
-        what = f"parameters ({hides})"
-        yield _one(plan, what, "all_gather", weights / layers, calls, layout.shards, stride, hides)
-    yield _one(plan, "gradients", "reduce_scatter", gradients / layers, calls, layout.shards, stride, "backward")
-    replicas, across = layout.data // layout.shards, stride * layout.shards
-    yield _once(plan, "gradients across nodes", "all_reduce", gradients / layout.shards, replicas, across, "backward")
+        yield _one(plan, f"parameters{of} ({hides})", "all_gather", weights / layers, calls, shards, stride, hides)
+    yield _one(plan, f"gradients{of}", "reduce_scatter", gradients / layers, calls, shards, stride, "backward")
+    replicas, across = group.replicas // shards, stride * shards
+    name = f"gradients{of} across nodes"
+    yield _once(plan, name, "all_reduce", gradients / shards, replicas, across, "backward")
 
 
 def _once(plan: Plan, what: str, kind: str, size: float, ranks: int, stride: int, hides: str) -> Traffic:
     """Return a collective of all buckets, once in a step."""
     calls = max(1, math.ceil(size / plan.bucket_bytes))
     one = _one(plan, what, kind, size / calls, calls, ranks, stride, hides)
-    return msgspec.structs.replace(one, every_micro_batch=False)
+    return msgspec.structs.replace(one, rounds=1)
 
 
 def _each_micro_batch(plan: Plan, one: Traffic) -> Traffic:
     """Return a collective in every micro-batch, or in each round of them: see ``Layout.reduced_together``."""
     rounds = max(1, plan.micro_batches // plan.layout.reduced_together)
-    return msgspec.structs.replace(one, calls=one.calls * rounds, every_micro_batch=True)
+    return msgspec.structs.replace(one, calls=one.calls * rounds, rounds=rounds)
 
 
-def _local_experts(plan: Plan) -> float:
-    shape, layout = plan.shape, plan.layout
-    if shape.experts == 1:
-        return 0.0
-    all_experts = shape.layers * shape.experts * shape.expert_parameters * shape.scale
-    return all_experts / (layout.expert * layout.tensor * layout.stages)
-
-
-def _expert_gradients(plan: Plan) -> Iterator[Traffic]:
-    """Yield the gradients of experts, which fewer GPUs share."""
-    layout = plan.layout
-    if plan.shape.experts > 1 and layout.zero < 3:
-        size = _local_experts(plan) * plan.state.gradients
-        stride = layout.tensor * layout.expert
-        yield _once(plan, "gradients of experts", "all_reduce", size, layout.data // layout.expert, stride, "backward")
+def _copies(plan: Plan) -> Iterator[Traffic]:
+    """Yield what a GPU copies of a state in the CPU's memory: its shard to gather twice, and its gradients back."""
+    if not plan.offload:
+        return
+    host, layers = interconnect_named(plan.gpu.host), plan.shape.layers / plan.layout.stages
+    shards = sum(group.parameters / group.shards for group in groups(plan)) / layers
+    state, calls = plan.state, layers * plan.micro_batches
+    for what, size, hides in (
+        ("shards from the CPU (forward)", state.parameters, "forward"),
+        ("shards from the CPU (backward)", state.parameters, "backward"),
+        ("gradients to the CPU", state.gradients, "backward"),
+    ):
+        seconds = host.alpha_s + shards * size / (WITHIN * host.bytes_per_s)
+        yield Traffic(what, COPY, shards * size, calls, 1, 1, hides, seconds, plan.micro_batches)
 
 
 def _tensor(plan: Plan) -> Iterator[Traffic]:
@@ -173,12 +256,13 @@ def _tensor(plan: Plan) -> Iterator[Traffic]:
     layout, shape = plan.layout, plan.shape
     layers = shape.layers / layout.stages * plan.balance
     calls = layers * plan.micro_batches * _passes(plan)
-    size = plan.micro_batch * shape.sequence * shape.hidden * PRECISIONS[plan.precision].activation_bytes
+    size = plan.tokens * shape.hidden * PRECISIONS[plan.precision].activation_bytes
+    hides = "layers" if "tp" in OVERLAPPED[plan.overlapped] else ""
     if layout.sequence:
         for kind in ("all_gather", "reduce_scatter"):
-            yield _one(plan, f"activations ({kind.replace('_', '-')})", kind, size, calls, layout.tensor, 1, "")
+            yield _one(plan, f"activations ({kind.replace('_', '-')})", kind, size, calls, layout.tensor, 1, hides)
     else:
-        yield _one(plan, "activations", "all_reduce", size, calls, layout.tensor, 1, "")
+        yield _one(plan, "activations", "all_reduce", size, calls, layout.tensor, 1, hides)
 
 
 def _passes(plan: Plan) -> float:
@@ -186,24 +270,41 @@ def _passes(plan: Plan) -> float:
     return 4 + 2 * plan.recomputed_share * (plan.recompute == "full")
 
 
+def _context(plan: Plan) -> Iterator[Traffic]:
+    """Yield the keys and values that GPUs with parts of a sample pass around, and in backward their gradients too.
+
+    Ring attention (arXiv 2310.01889): each part visits the other GPUs while they compute with the one before it.
+    """
+    layout, shape = plan.layout, plan.shape
+    layers = shape.layers / layout.stages * plan.balance
+    size = plan.tokens * shape.ring_width / layout.tensor * PRECISIONS[plan.precision].activation_bytes
+    # Forward once, again where it is repeated, and in backward the parts and their gradients.
+    calls = layers * plan.micro_batches * (layout.context - 1) * (_passes(plan) - 2) / 2
+    gradients = layers * plan.micro_batches * (layout.context - 1) * 2
+    calls += gradients
+    yield _one(plan, "keys and values", "send_recv", size, calls, layout.context, layout.tensor, "attention")
+
+
 def _experts(plan: Plan) -> Iterator[Traffic]:
     """Yield tokens to their experts and back, in forward and in backward."""
     layout, shape = plan.layout, plan.shape
-    if shape.experts == 1:
+    if not shape.expert_layers:
         return
-    tokens = plan.micro_batch * shape.sequence * shape.top_k / layout.tensor
-    size = tokens * shape.hidden * PRECISIONS[plan.precision].activation_bytes
-    calls = shape.layers / layout.stages * plan.balance * plan.micro_batches * _passes(plan)
-    yield _one(plan, "tokens to experts and back", "all_to_all", size, calls, layout.expert, layout.tensor, "")
+    size = plan.tokens * shape.top_k / layout.tensor * shape.hidden * PRECISIONS[plan.precision].activation_bytes
+    calls = shape.expert_layers / layout.stages * plan.balance * plan.micro_batches * _passes(plan)
+    hides = "layers" if "ep" in OVERLAPPED[plan.overlapped] else ""
+    far = min(1.0, plan.expert_nodes / shape.top_k) if plan.expert_nodes else 1.0  # a node gets each token once
+    name = "tokens to experts and back"
+    yield _one(plan, name, "all_to_all", size, calls, layout.expert, layout.tensor, hides, far)
 
 
 def _stages(plan: Plan) -> Iterator[Traffic]:
     """Yield a stage's activations to the next, and their gradients back; ranks that split layers send a part each."""
     layout, shape = plan.layout, plan.shape
-    size = plan.micro_batch * shape.sequence * shape.hidden * PRECISIONS[plan.precision].activation_bytes
+    size = plan.tokens * shape.hidden * PRECISIONS[plan.precision].activation_bytes
     virtual = layout.virtual_stages if layout.schedule == "interleaved" else 1
     calls = 2 * plan.micro_batches * virtual
-    stride = layout.tensor * layout.data
+    stride = layout.tensor * layout.replicas
     yield _one(plan, "micro-batches", "send_recv", size / layout.tensor, calls, layout.stages, stride, "")
 
 
@@ -273,32 +374,32 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 def predict_step(plan: Plan) -> StepPrediction:
     """Compute the parts of a step."""
-    layout = plan.layout
-    number_type = PRECISIONS[plan.precision].compute
-    share = plan.share or matmul_share(plan.gpu, plan.shape, layout.tensor, plan.micro_batch, number_type)
-    peak = plan.gpu.peak(number_type)
-    rate = layout.gpus * peak * share / plan.balance
-    # FlashAttention repeats its scores in any case; what else selective recomputation repeats is elementwise.
-    repeated = "none" if plan.flash and plan.recompute == "selective" else plan.recompute
-    products = hardware_flops(plan.shape, plan.batch, repeated, plan.recomputed_share) / rate
-    messages = traffic(plan)
+    layout, work, messages = plan.layout, _work(plan), traffic(plan)
+    peak = layout.gpus * plan.gpu.peak(PRECISIONS[plan.precision].compute)
     launches = _launch_seconds(plan, messages)
-    compute = max(products, launches)
-    rate *= products / compute
-    forward = forward_flops(plan.shape) * plan.batch * plan.shape.sequence / rate
+    compute = max(work.seconds, launches)
+    rooms = {
+        "forward": compute * work.forward,
+        "backward": compute * (1 - work.forward),
+        "attention": work.attention,
+        "layers": compute,
+    }
     blocking = sum(one.seconds for one in messages if not one.hides)
-    updates = sum(one.seconds for one in messages if one.what == "updated parameters")
-    in_pipeline = compute + blocking - updates
+    updates = sum(one.seconds for one in messages if one.what.startswith("updated parameters"))
+    left = {phase: _not_hidden(plan, messages, phase, room) for phase, room in rooms.items()}
+    in_pipeline = compute + blocking - updates + left["attention"] + left["layers"]
     bubble = bubble_share(layout.schedule, layout.stages, plan.micro_batches, layout.virtual_stages) or 0.0
     bubble_s = in_pipeline * bubble / (1 - bubble)
-    exposed = blocking + _not_hidden(plan, messages, forward, compute - forward)
+    exposed = blocking + sum(left.values())
     communication = sum(one.seconds for one in messages)
-    optimizer = _optimizer_seconds(plan)
+    optimizer = optimizer_seconds(plan)
     base = compute + bubble_s + optimizer
+    repeated = "none" if plan.flash and plan.recompute == "selective" else plan.recompute
+    carried_out = hardware_flops(plan.shape, plan.batch, repeated, plan.recomputed_share)
     return StepPrediction(
         compute_s=compute,
         launch_s=launches,
-        share=share,
+        share=carried_out * plan.balance / (peak * work.seconds),
         bubble_s=bubble_s,
         optimizer_s=optimizer,
         communication_s=communication,
@@ -307,7 +408,7 @@ def predict_step(plan: Plan) -> StepPrediction:
         serial_s=base + communication,
         ideal_s=max(compute, communication) + bubble_s + optimizer,
         model_flops=model_flops(plan.shape, plan.batch),
-        peak_flops=peak * layout.gpus,
+        peak_flops=peak,
         samples=plan.batch,
         tokens=plan.batch * plan.shape.sequence,
         traffic=messages,
@@ -316,43 +417,47 @@ def predict_step(plan: Plan) -> StepPrediction:
 
 def _launch_seconds(plan: Plan, messages: tuple[Traffic, ...]) -> float:
     """Return the time that a host takes to launch what a GPU computes and sends in a step: small models wait for it."""
-    layers = math.ceil(plan.shape.layers / plan.layout.stages)
-    computed = layers * plan.shape.operators * plan.micro_batches + STEP_OPERATORS
-    return LAUNCH_S * (computed + sum(one.calls for one in messages))
+    shape, layout = plan.shape, plan.layout
+    of_expert = EXPERT_OPERATORS.get(PRECISIONS[plan.precision].compute, _EXPERT_OPERATORS)
+    experts = math.ceil(shape.expert_layers / layout.stages) * shape.experts / layout.expert * of_expert
+    computed = (math.ceil(shape.layers / layout.stages) * shape.operators + experts) * plan.micro_batches
+    return LAUNCH_S * (computed + STEP_OPERATORS + sum(one.calls for one in messages))
 
 
-def _not_hidden(plan: Plan, messages: tuple[Traffic, ...], forward_s: float, backward_s: float) -> float:
-    """Return the part of the overlapping communication that exceeds what it runs under.
+def _not_hidden(plan: Plan, messages: tuple[Traffic, ...], phase: str, seconds: float) -> float:
+    """Return the part of the communication under a phase that exceeds it.
 
     What happens in every micro-batch has all of forward or backward to hide in, gradients of the whole step only the
-    backward of the last micro-batch. At least the ends are exposed: the last bucket of gradients, and of sharded
-    parameters the gather of the first layer and the reduce-scatter of the last one.
+    backward of the last micro-batch. At least the ends are exposed: the last bucket of gradients, of sharded
+    parameters the gather of the first layer and the reduce-scatter of the last one, and of messages that are cut one
+    part of each.
     """
-    exposed = least = 0.0
-    for phase, seconds in (("forward", forward_s), ("backward", backward_s)):
-        under = [one for one in messages if one.hides == phase]
-        every = sum(one.seconds for one in under if one.every_micro_batch)
-        once = sum(one.seconds for one in under if not one.every_micro_batch)
-        hidden = every if every < seconds else seconds
-        room = min(seconds - hidden, seconds / plan.micro_batches)
-        exposed += (every - hidden) + max(once - room, 0.0)
-        least += sum(_end_seconds(plan, one) for one in under)
-    return max(exposed, least)
+    under = [one for one in messages if one.hides == phase]
+    every = sum(one.seconds for one in under if one.rounds > 1)
+    once = sum(one.seconds for one in under if one.rounds == 1)
+    hidden = every if every < seconds else seconds
+    room = min(seconds - hidden, seconds / plan.micro_batches)
+    return max((every - hidden) + max(once - room, 0.0), sum(_end_seconds(one) for one in under))
 
 
-def _end_seconds(plan: Plan, one: Traffic) -> float:
-    if one.what == "parameters (backward)":
+def _end_seconds(one: Traffic) -> float:
+    if one.what.startswith("parameters") and one.hides == "backward":
         return 0.0  # the last layer, which backward begins with, is gathered in forward
-    return one.call_s * (plan.micro_batches if one.every_micro_batch else 1)
+    if one.hides == "layers":
+        return one.seconds / one.ranks
+    return 0.0 if one.hides == "attention" else one.call_s * one.rounds
 
 
-def _optimizer_seconds(plan: Plan) -> float:
-    """Return the time to read and write the state once, which memory bandwidth limits."""
-    held = plan.memory.state
-    touched = held.parameters + held.gradients + 2 * held.optimizer
-    if plan.layout.zero in (1, 2):  # only the shard that this GPU updates
-        gradients = held.gradients / (plan.layout.shards if plan.layout.zero == 1 else 1)
-        touched = held.parameters / plan.layout.shards + gradients + 2 * held.optimizer
+def optimizer_seconds(plan: Plan) -> float:
+    """Return the time to read and write the state once, which memory bandwidth limits: the GPU's, or the CPU's."""
+    each, layout, touched = plan.state, plan.layout, 0.0
+    for held in (memory.state for memory in plan.held):
+        owned = held.parameters / each.parameters
+        if layout.zero in (1, 2):  # only the shard that this GPU updates
+            owned = held.optimizer / each.optimizer if each.optimizer else owned / layout.shards
+        touched = max(touched, owned * (each.parameters + each.gradients) + 2 * held.optimizer)
+    if plan.offload:
+        return touched * min(plan.gpu.gpus_per_host, layout.gpus) / HOST_BYTES_PER_S
     return touched / plan.gpu.memory_bytes_per_s
 
 

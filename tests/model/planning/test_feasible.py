@@ -52,7 +52,7 @@ def faults(one: Candidate, asked: Description) -> list[str]:
         "interleaved": layout.schedule != "interleaved" or micro_batches % layout.stages == 0,
         "layers": chunks <= shape.layers + 2 * (layout.virtual_stages > 1),  # embedding and head may stand alone
         "heads": shape.heads % layout.tensor == 0 and not shared_keys and shape.mlp % layout.tensor == 0,
-        "node": asked.tp is not None or layout.tensor <= asked.gpus_per_node,
+        "node": asked.tp is not None or layout.tensor <= asked.node,
         "memory": not one.fits or one.plan.memory.total <= 0.9 * plan.gpu.memory_bytes,
         "micro-batch": asked.micro_batch in (None, plan.micro_batch),
         "tp": asked.tp in (None, layout.tensor),

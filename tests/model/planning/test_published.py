@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import runpy
-from statistics import median
 from typing import Any
 
 import pytest
 
+from dptrace.model.planning.published import KINDS, kind_name
 from tests.support.paths import ROOT
 
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_published.py"))
@@ -18,37 +18,46 @@ def runs() -> Any:
     return SCRIPT["runs"]()
 
 
-@pytest.mark.slow
 @pytest.mark.heavy
-def test_published_layouts_are_predicted_as_long_as_they_took(runs: Any) -> None:
-    """From 1.7 billion to 1 trillion parameters: most within 5 %, all but PaLM within 21 %; each of them fits."""
-    given = {run.row["run"]: run.layout for run in runs if run.layout}
+def test_each_kind_is_off_by_as_much_as_the_answers_say(runs: Any) -> None:
+    """Medians: dense in 16 bits below 8 %, float8 15 %, experts 25 %; each answer's range holds 80 % of its kind."""
+    found = SCRIPT["kinds"](runs)
+    most = {"dense in 16 bits": 0.08, "dense in float8": 0.15, "mixture of experts": 0.25, "long samples": 0.2}
 
-    assert 30 <= len(given)
-    assert median(abs(one.error) for one in given.values()) < 0.05
-    assert {"PaLM 540B"} == {name for name, one in given.items() if abs(one.error) > 0.21}
-    assert all(one.plan.fits for one in given.values())
+    assert found == KINDS, "run python docs/make_published.py, and write what it prints to planning/published.py"
+    assert most.keys() == found.keys()
+    for name, kind in found.items():
+        own = [run.layout for run in runs if run.layout and kind_name(run.layout.plan.plan) == name]
+        inside = [one for one in own if kind.low <= 1 / (1 + one.error) <= kind.high]
+        assert len(own) == kind.runs >= 15
+        assert kind.median <= most[name]
+        assert len(inside) >= 0.8 * len(own)
 
 
-@pytest.mark.slow
 @pytest.mark.heavy
 def test_no_run_is_far_off_without_a_reason(runs: Any) -> None:
-    """With its layout or by itself; of Llama 3 405B the search finds the layout that ran."""
+    """In time with its layout or by itself, or in memory; of Llama 3 405B the search finds the layout that ran."""
     far = {run.row["run"] for run in runs for one in (run.layout, run.alone) if one and abs(one.error) > 0.3}
-    llama = [run.alone.plan.label for run in runs if "405B" in run.row["run"]]
+    llama = [run.alone.plan.label for run in runs if run.row["run"].startswith("Llama 3 405B")]
 
-    assert {run.row["run"] for run in runs if run.row["reason"]} == far
+    assert {run.row["run"] for run in runs if run.row["reason"]} == far | {
+        run.row["run"] for run in runs if run.row["memory_gib"] and abs(off(run)) > 0.3
+    }
     assert ["TP 8 × PP 16 v8 × ZeRO-2 ×64", "TP 8 × PP 16 v8 × ZeRO-2 ×128"] == llama
+
+
+def off(run: Any) -> float:
+    """Return predicted over measured memory, minus one."""
+    return float(run.layout.plan.memory_bytes / (float(run.row["memory_gib"]) * 2**30) - 1)
 
 
 @pytest.mark.heavy
 def test_measured_memory(runs: Any) -> None:
-    """Torchtitan's FSDP of 8 billion parameters on 8 and 128 H100s: within 7 %."""
-    rows = [run for run in runs if run.row["memory_gib"] and "8B" in run.row["run"]]
+    """Torchtitan's FSDP of 8 billion parameters on H100s, with up to 262,144 tokens in a sample: within 6 %."""
+    rows = [run for run in runs if run.row["memory_gib"] and "8B" in run.row["run"] and "H100" in run.row["run"]]
 
-    assert 2 == len(rows)
-    for run in rows:
-        assert pytest.approx(float(run.row["memory_gib"]) * 2**30, rel=0.07) == run.layout.plan.memory_bytes
+    assert 8 == len(rows)
+    assert max(abs(off(run)) for run in rows) < 0.06
 
 
 @pytest.mark.heavy

@@ -12,9 +12,10 @@ from collections.abc import Collection
 from pathlib import Path
 from statistics import fmean, median
 
+from dptrace.model.gpu_peaks import GPUS
 from dptrace.model.training.communication import BETWEEN, WITHIN, Network, parse_link
 from dptrace.model.training.layout import Layout
-from dptrace.model.training.plan import GPUS, Plan
+from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import decoder_shape
 from dptrace.model.training.step import predict_step
 
