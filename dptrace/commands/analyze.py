@@ -88,7 +88,9 @@ def command(
     figures_only = selection.steps is None and not memory and not has_findings
     read_options = replace(read_options, figures_only=figures_only)
     reread = _memory_readings() if memory else ()
-    run = with_workload(open_with_progress(paths, read_options, verbosity, selection, has_findings, reread), **workload)
+    run = with_workload(
+        open_with_progress(paths, read_options, verbosity, selection, has_findings, reread, all_ranks=False), **workload
+    )
     run = with_findings(run, verbosity) if has_findings else run
     answer = _memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives)
     to.write(_with_markdown(answer, run, limit) if short else answer)

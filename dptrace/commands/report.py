@@ -44,7 +44,9 @@ def command(
     """
     path = output or Path(f"{file_stem(paths[0])}-report.html")
     check_file(path, force, ("html",))
-    run = with_findings(open_with_progress(paths, read_options, verbosity, selection, replayed=True), verbosity)
+    run = with_findings(
+        open_with_progress(paths, read_options, verbosity, selection, replayed=True, all_ranks=False), verbosity
+    )
     from dptrace.viewers.pages.report import document
 
     write_page(path, lambda: document(run), verbosity)

@@ -248,7 +248,8 @@ def command(
     options = _Options(**shown)
     options.check()
     replayed = options.has_findings or options.critical_path
-    runs = [open_with_progress(paths, read_options, verbosity, selection, replayed)]
+    every = options.critical_path
+    runs = [open_with_progress(paths, read_options, verbosity, selection, replayed, all_ranks=every)]
     if options.has_findings:
         runs = [with_findings(runs[0], verbosity)]
     if options.against is not None:

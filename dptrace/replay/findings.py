@@ -21,7 +21,7 @@ from dptrace.errors import DptraceError
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.gains import GainEstimate, Measurer, late_ranks
 from dptrace.replay.transforms.change import Change, HiddenCollectives
-from dptrace.replay.whatif import replay_of
+from dptrace.replay.whatif import replay_of_some
 from dptrace.run.run import Run
 
 Progress = Callable[[float], None]
@@ -114,7 +114,7 @@ class _List:
     def _measurer(self) -> Measurer:
         if not self._run.align:
             raise DptraceError(_OWN_CLOCKS)
-        return Measurer(replay_of(self._run))
+        return Measurer(replay_of_some(self._run))
 
     @cached_property
     def _context(self) -> GainContext:

@@ -205,6 +205,8 @@ _PACES = {
 # Delays of late ranks: each group with one root cause is a finding, and a change that takes it out of the run.
 
 _MAX_FINDINGS = 12
+_MOST_ALIKE = 0.25
+"""Share of all ranks for which one may stand that is late."""
 _NOTABLE_STRAGGLER = 0.2
 """Share of what the latest rank loses from which another is named beside it."""
 
@@ -214,6 +216,8 @@ class _Delay(msgspec.Struct, frozen=True, eq=False):
 
     excess: Excess
     rank: int
+    ranks: tuple[int, ...]
+    """Those that are replayed by this rank, with itself: of many, each for all that are like it."""
     step: str
     """Empty where the collective that ends it is not known."""
     selected: bool
@@ -238,7 +242,8 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
         """What each rank has of it."""
         by_rank = Counter[int]()
         for delay in self.delays:
-            by_rank[delay.rank] += delay.excess.ns
+            for rank in delay.ranks:
+                by_rank[rank] += delay.excess.ns
         return by_rank
 
     @property
@@ -302,7 +307,10 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
     delays = list(_delays(excesses(model), run, model))
     delays = _without_core(delays, core_waits(run.metadata, run.timelines), run.on_cpu)
     least = MIN_SHARE * measurer.step_ns * measurer.steps
-    groups = [group for group in _grouped(delays) if group.ns >= least and not group.is_jitter(run)][:_MAX_FINDINGS]
+    # What a rank does that stands for many others is none of theirs alone: jitter.
+    most = 1 if model.of is None else max(1, round(_MOST_ALIKE * len(model.of.whole.ranks)))
+    own = [delay for delay in delays if len(delay.ranks) <= most]
+    groups = [group for group in _grouped(own) if group.ns >= least and not group.is_jitter(run)][:_MAX_FINDINGS]
     found = []
     for group in groups:
         finding = _finding(run, group, measurer.mean_step_ns, _what_follows(model, group.largest.excess))
@@ -319,7 +327,7 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
 
 def _jitter(run: Run, delays: Sequence[_Delay], step_ns: float) -> Finding:
     """Describe the delays that belong to no other finding."""
-    ranks = sorted({delay.rank for delay in delays})
+    ranks = sorted({rank for delay in delays for rank in delay.ranks})
     are = "is late now and then" if len(ranks) == 1 else "are late in turns"
     text = f"{ranks_text(ranks, capital=True)} {are}, each time a little and for another reason: jitter."
     advice = "Pin processes to cores, and look for other load on the hosts; with more ranks than cores, expect it."
@@ -372,13 +380,24 @@ def _delays(every: Sequence[Excess], run: Run, model: Model) -> Iterator[_Delay]
     """Yield the excesses of a run's ranks in all steps."""
     whole = model.run.cross_rank.matches
     ranks = {index: model.run.timelines[number].rank for number, (index, _) in enumerate(model.place)}
-    selected = set(run.ranks)
+    selected, stands = set(run.ranks), _stands_for(model)
     known = {step for timeline in run.timelines for step in timeline.windows.names}
     for excess in every:
         step = str(whole.step[excess.instance]) if excess.instance >= 0 else ""
         if ranks[excess.process] in selected:
             inside = step in known or (not step and not run.has_selected_steps)
-            yield _Delay(excess, ranks[excess.process], step, inside)
+            rank = ranks[excess.process]
+            yield _Delay(excess, rank, stands.get(rank, (rank,)), step, inside)
+
+
+def _stands_for(model: Model) -> dict[int, tuple[int, ...]]:
+    """Return for each rank that is replayed in the place of others which they are, with itself."""
+    if model.of is None:
+        return {}
+    found: dict[int, list[int]] = {}
+    for timeline, number in zip(model.of.whole.timelines, model.of.of.tolist(), strict=True):
+        found.setdefault(model.run.timelines[number].rank, []).append(timeline.rank)
+    return {rank: tuple(dict.fromkeys(own)) for rank, own in found.items()}
 
 
 def _without_core(delays: Sequence[_Delay], waits: CoreWaits, on_cpu: bool) -> list[_Delay]:

@@ -603,6 +603,17 @@ def replay_of(run: Run, of: Representatives | None = None) -> Replay:
     return known[ranks]
 
 
+def replay_of_some(run: Run, alone: Sequence[int] = ()) -> Replay:
+    """Return a run prepared for what-ifs: of many ranks, some for all that are like them.
+
+    Args:
+        alone: ranks that stand for no others.
+    """
+    whole = whole_run(run)
+    selected = run.ranks if run is not whole and len(run.ranks) <= MOST_REPLAYED else ()
+    return replay_of(run, representatives(whole, selected, alone))
+
+
 def whatif(run: Run, changes: Sequence[Change], all_ranks: bool = False) -> WhatIf:
     """Predict a run with these changes, all at once.
 
@@ -615,9 +626,8 @@ def whatif(run: Run, changes: Sequence[Change], all_ranks: bool = False) -> What
     whole = whole_run(run)
     for change in changes:
         change.check(whole)
-    selected = run.ranks if run is not whole and len(run.ranks) <= MOST_REPLAYED else ()
     late = [change.rank for change in changes if isinstance(change, Straggler)]
-    return replay_of(run, None if all_ranks else representatives(whole, selected, late)).whatif(changes)
+    return (replay_of(run) if all_ranks else replay_of_some(run, late)).whatif(changes)
 
 
 def _moved(gain_ns: int, longer_ns: int, interference: Interference | None) -> list[str]:

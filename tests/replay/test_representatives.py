@@ -16,6 +16,7 @@ from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError
 from dptrace.replay import representatives
 from dptrace.replay.changes import changes_of
+from dptrace.replay.findings import findings_of
 from dptrace.replay.representatives import Representatives
 from dptrace.replay.whatif import Replay, WhatIf
 from tests.support.real_traces import needs_real_traces, real
@@ -138,3 +139,17 @@ def test_ranks_that_differ_answer_with_a_stated_error(monkeypatch: pytest.Monkey
         assert 0.02 < (answer.apart_ns or 0) / answer.measured_step_ns < 0.1
         assert of_all.predicted_step_ns == pytest.approx(answer.predicted_step_ns, rel=0.005)
         assert answer.low_ns <= of_all.predicted_step_ns <= answer.high_ns
+
+
+@pytest.mark.usefixtures("some")
+def test_findings_of_many_ranks_are_those_of_the_replay_of_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow rank is named alone, with what a step gains without it; what the replay leaves out is a doubt."""
+    few = findings_of(dptrace.open(folder, cache=False))
+    monkeypatch.setattr(representatives, "MOST_REPLAYED", 64)
+    every = findings_of(dptrace.open(folder, cache=False))
+
+    assert ("straggler", [SLOW]) == (few[0].kind, few[0].evidence["ranks"])
+    assert few[0].text == every[0].text
+    assert few[0].figure[0] == pytest.approx(every[0].figure[0], abs=10)
+    assert "represented" in few[0].gain.doubts
+    assert "represented" not in every[0].gain.doubts
