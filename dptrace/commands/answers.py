@@ -155,7 +155,9 @@ _DIFF = {
     "kinds": [{"kind": str, "a_steps b_steps": int, "figures": [_FIGURE_CHANGE]}],
     "ranks": [{"rank gpu": int, **_FIGURE_CHANGE}], "collectives": [_COLLECTIVE_CHANGE],
     "kernels": [{"name kind": str, **_TIME_CHANGE, **_COUNTS}],
-    "limits": [{"limit text": str, "checked crossed failed": bool}],
+    "limits": [{
+        "limit text": str, "checked decided crossed failed": bool, "detectable": float | None, "needed": int | None,
+    }],
 }
 
 # baseline, history

@@ -38,7 +38,8 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dptrace.comparison.compare import Comparison, Threshold, ThresholdResult
+    from dptrace.comparison.compare import Comparison
+    from dptrace.comparison.limits import Threshold, ThresholdResult
     from dptrace.run.run import Run
 
 CROSSED = 3
@@ -87,7 +88,7 @@ _CSV = click.option(
 @click.option(
     "--fail-unchecked",
     is_flag=True,
-    help="Let --fail-if also fail where the runs do not have the figure.",
+    help="Let --fail-if also fail where the runs do not have the figure, or can't tell whether it is crossed.",
 )
 @workload_options
 @align_option
@@ -120,7 +121,7 @@ def command(
     '> 30%' (of B's step). FIGURE is forward, backward, optimizer, other, exposed_comm, overlapped_comm,
     exposed_memory, idle, wall, data_loading, allocator, synchronizing, host_bound, launching, launch_latency,
     waiting, bubble, unexplained, exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only if the
-    change is beyond noise, so that a CI job does not fail by chance; with --fail-within-noise it always counts.
+    change is beyond noise; where noise hides whether it is kept, it says so, and how many recordings would tell.
 
     Exit codes: 0, 1 bad input, 2 wrong use, 3 a limit is exceeded.
 
@@ -136,7 +137,7 @@ def command(
     if _compare_watches(sides.a, sides.b, to):
         return
     drawn_steps = _drawn_steps(html_steps, html, to)
-    parsed = _check_limits(limits, fail_unchecked, junit, (to.output, html), to.force)
+    parsed = _parsed_limits(limits, fail_unchecked, junit, (to.output, html), to.force)
     from dptrace.comparison.compare import compare
     from dptrace.viewers.terminal.comparison import texts_below
 
@@ -224,10 +225,12 @@ def _answer(
     return Answer(tables, data, getattr(comparison, table), page, markdown=text)
 
 
-def _check_limits(
+def _parsed_limits(
     limits: tuple[str, ...], fail_unchecked: bool, junit: Path | None, others: Sequence[Path | None], force: bool
 ) -> list[Threshold]:
-    """Return the limits; refuse what is about them where there is none, and test cases in a file that is taken."""
+    """Return the limits; refuse options that are about limits where there is none, and a file that is there already."""
+    from dptrace.comparison.limits import parse
+
     if fail_unchecked and not limits:
         raise UsageError("--fail-unchecked is about limits; add --fail-if.")
     if junit is not None:
@@ -236,8 +239,6 @@ def _check_limits(
         if junit.resolve() in {path.resolve() for path in others if path is not None}:
             raise UsageError(f"{junit} can't hold both the test cases and another answer.")
         check_output(junit, force)
-    from dptrace.comparison.compare import parse
-
     return [parse(limit) for limit in limits]
 
 

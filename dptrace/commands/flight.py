@@ -14,10 +14,14 @@ from dptrace.core.units import sanitize
 _EXAMPLES = """\b
 Examples:
   dptrace flight /tmp/dumps                       # nccl_trace_rank_0, nccl_trace_rank_1 …
-  dptrace flight dumps -o hang.html               # with the stacks
+  dptrace flight dumps.zip -o hang.html           # with the stacks
   dptrace flight nccl_trace_rank_* --json
   ncclras -f json > ras.json && dptrace flight ras.json
 """
+
+
+_WIDE = 120
+"""Columns of a terminal from which on the table has sizes and types."""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -27,10 +31,10 @@ Examples:
 def command(paths: tuple[str, ...], to: Destination, verbosity: str) -> None:
     """Find out in which collective a job hangs, and which rank is the cause.
 
-    Reads the dumps of torch's flight recorder, one for each rank, as pickle or JSON: the files that torch writes when a
-    collective with NCCL times out (TORCH_NCCL_DUMP_ON_TIMEOUT=1), or what a script has dumped. It names the group and
-    the number of the collective, ranks that have not begun it or began another one, and each rank's state and line. The
-    JSON of NCCL's RAS (ncclras -f json) and of its Inspector tells which ranks are behind.
+    Reads the dumps of torch's flight recorder, one for each rank, as pickle or JSON, in folders or zip files: the files
+    that torch writes when a collective with NCCL times out (TORCH_NCCL_DUMP_ON_TIMEOUT=1), or what a script has dumped.
+    It names the group and the number of the collective, ranks that have not begun it or began another one, and each
+    rank's state and line. The JSON of NCCL's RAS (ncclras -f json) and of its Inspector tells which ranks are behind.
 
     A pickle is read as plain data only; one that holds more is refused, and nothing in it is executed.
     """
@@ -50,7 +54,7 @@ def _print(content: dict[str, Any], console: Any) -> None:
     console.print(plain(sanitize(content["verdict"])), style="bold", soft_wrap=True)
     for sentence in content["next"]:
         console.print(plain(sanitize(f"→ {sentence}")), soft_wrap=True)
-    for title, cells in tables(content, stacks=False).items():
+    for title, cells in tables(content, stacks=False, narrow=console.width < _WIDE).items():
         console.print()
         print_text_table(cells.truncated(MAX_ROWS), title, console)
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace as structs_replace
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
+from dptrace.analysis.per_gpu.split import CAUSES, FIGURE_WORDS, FIGURES
 from dptrace.comparison.sides import COLLECTIVE_VALUES, Side, Sides, ideal_ns
 from dptrace.comparison.significance import (
     FIGURES_ALPHA,
@@ -20,6 +20,7 @@ from dptrace.comparison.significance import (
     WAITS_ALPHA,
     Float,
     Judgement,
+    Power,
     Verdict,
     judge,
     standard_deviation,
@@ -45,6 +46,15 @@ def percent_of(delta: float, whole: float) -> float | None:
     if not delta:
         return 0.0
     return 100 * delta / whole if whole else None
+
+
+FIGURE_NAMES = {
+    **FIGURE_WORDS,
+    "exposed_wait_ns": "exposed waiting for ranks",
+    "transfer_ns": "transfer",
+    "wait_ns": "wait for ranks",
+}
+"""The figures in words. ``transfer_ns`` and ``wait_ns`` are of matched collectives, exposed or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,8 @@ class Change:
     """Difference that would be called beyond noise in 80 % of such comparisons; None with too few steps."""
     drifts: bool = False
     """Whether the difference can't be attributed because the steps of a recording drift by more."""
+    power: Power | None = None
+    """What differences these recordings tell from noise; None with too few steps."""
 
     @property
     def delta(self) -> float:
@@ -279,6 +291,7 @@ def mfu_change(sides: Sides, wall: Change) -> Change | None:
         low=low,
         high=high,
         detectable=None if wall.detectable is None else before * wall.detectable / wall.a,
+        power=None if wall.power is None else wall.power.times(before / wall.a),
     )
 
 

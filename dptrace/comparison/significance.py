@@ -276,6 +276,41 @@ MIN_FOR_OUTLIERS = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Power:
+    """What a difference of two sides must be to be told from noise, and how many recordings tell a smaller one."""
+
+    error: float
+    """Standard error of the difference."""
+    level: float
+    """Rate of false alarms that this figure may have."""
+    recordings: tuple[int, int]
+    """Of A and of B."""
+
+    def times(self, factor: float) -> Power:
+        """Return the power of a figure in another unit."""
+        return replace(self, error=self.error * factor)
+
+    def with_limit(self, limit: float) -> float:
+        """Return the difference that is found, and measured to be above a limit, in 80 % of such comparisons."""
+        return limit + _POWER_Z * self.error
+
+    def recordings_for(self, difference: float) -> int | None:
+        """Return how many recordings of each side find a difference in 80 % of cases; None for more than 500.
+
+        Recordings are taken to differ as these do; of one a side, as their steps make expect.
+        """
+        of_one = self.error / np.sqrt(1 / self.recordings[0] + 1 / self.recordings[1])
+        for count in range(2, _MOST_RECORDINGS + 1):
+            noise = Noise(np.ones((1, 1)), np.array([[of_one * np.sqrt(2 / count)]]), 2 * count - 2)
+            if found_at(noise.half_width(np.array([self.level])), noise.error[0], noise.free)[0] <= difference:
+                return count
+        return None
+
+
+_MOST_RECORDINGS = 500
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """The verdict on one difference."""
 
@@ -289,6 +324,23 @@ class Judgement:
     """Difference that would be called beyond noise in 80 % of such comparisons; None with too few steps."""
     drifts: bool = False
     """Whether the steps of a recording drift by more than the difference, so that it can't be attributed."""
+    power: Power | None = None
+    """What differences these recordings tell from noise; None with too few steps."""
+
+
+def found_at(half: Float, error: Float, free: int) -> Float:
+    """Return the difference that a test finds in 80 % of cases.
+
+    The error is itself an estimate: the power is that of the noncentral t (Johnson and Welch 1940, approximated).
+
+    Args:
+        half: the smallest difference that the test calls beyond noise.
+        error: the standard error of the difference, estimated with *free* degrees of freedom.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quantile = np.where(error > 0, half / error, 0.0)
+    found: Float = half + _POWER_Z * error * np.sqrt(1 + quantile**2 / (2 * free)) / (1 - 1 / (4 * free))
+    return found
 
 
 def inlier_steps(walls: Float) -> NDArray[np.bool_]:
@@ -376,7 +428,8 @@ def judge(
     new = _new(values, steps.side, contrast, floor)
     drifting = drifts(values, steps, delta) & ~new
     margins = np.maximum(np.minimum(margin, EQUIVALENT_SHARE * larger), floor)
-    found = _judgements(delta, noise, corrected, level, drifting, new, margins, floor)
+    recordings = steps.recordings(0), steps.recordings(1)
+    found = _judgements(delta, noise, corrected, level, drifting, new, margins, floor, recordings)
     return [
         replace(one, verdict="beyond noise", p=None, drifts=False) if clear and one.verdict != "beyond noise" else one
         for one, clear in zip(found, evident.tolist(), strict=True)
@@ -418,13 +471,16 @@ def _judgements(
     new: NDArray[np.bool_],
     margin: Float,
     floor: float,
+    recordings: tuple[int, int],
 ) -> list[Judgement]:
     half = noise.half_width(np.full(len(delta), ALPHA))
-    detectable = noise.half_width(level) + _POWER_Z * (noise.weight * noise.error).sum(axis=0)
+    error = (noise.weight * noise.error).sum(axis=0)
+    detectable = found_at(noise.half_width(level), error, noise.free)
     moved = ((p <= ALPHA) | new) & (np.abs(delta) > floor)
     verdicts = np.where(np.abs(delta) + half <= margin, "within noise", "cannot tell")
     verdicts = np.where(moved & ~drifting, "beyond noise", np.where(moved, "cannot tell", verdicts))
     verdicts = np.where(np.abs(delta) <= floor, np.where((delta == 0) | (half <= margin), "same", verdicts), verdicts)
     columns = (p, delta - half, delta + half, np.maximum(detectable, floor), moved & drifting)
-    rows = zip(verdicts.tolist(), *(column.tolist() for column in columns), strict=True)
+    powers = (Power(*pair, recordings) for pair in zip(error.tolist(), level.tolist(), strict=True))
+    rows = zip(verdicts.tolist(), *(column.tolist() for column in columns), powers, strict=True)
     return [Judgement(row[0], None) if is_new else Judgement(*row) for row, is_new in zip(rows, new, strict=True)]

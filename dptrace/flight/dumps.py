@@ -7,10 +7,12 @@ RAS and src/ras/client_support.cc (from NCCL 2.28.7 on); plugins/profiler/inspec
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
@@ -126,13 +128,13 @@ class Dumps:
 
 
 def read_dumps(paths: Sequence[str | Path]) -> Dumps:
-    """Read dumps: files, or folders of them, which may lie in folders of each machine.
+    """Read dumps: files, folders or zip files of them, which may lie in a folder for each machine.
 
     Raises:
         TraceError: a path does not exist, no file is a dump, two are of one rank, or a pickle has more than plain data.
     """
     files = {path: is_named for given in paths for path, is_named in _files(Path(given))}
-    note_inputs(files)
+    note_inputs([*paths, *files])
     found, broken, damaged = _readable(files)
     if not found:
         none = f"{', '.join(map(str, paths))}: holds no dump: a file for each rank, such as nccl_trace_rank_0."
@@ -183,27 +185,71 @@ class _NotADumpError(Exception):
 def _files(given: Path, depth: int = _MAX_DEPTH) -> Iterator[tuple[Path, bool]]:
     try:
         if not given.is_dir():
-            yield given, True
+            yield from ((path, False) for path in _members(given)) if _is_zip(given) else [(given, True)]
             return
         paths = [path for path in sorted(given.iterdir()) if path.name[0] != "."]
         files = [path for path in paths if path.is_file()]
         for path in files:
             if path.suffix in _SUFFIXES or path.suffix[1:].isdigit():
                 yield path, False
-        if depth and not any(_rank_in(path) is not None for path in files):
+        if depth and not any(_is_dump(path) for path in files):
             for path in paths:
-                if path.is_dir():
+                if path.is_dir() or _is_zip(path):
                     yield from _files(path, depth - 1)
     except OSError as error:
         raise TraceError(unreadable(given, error)) from None
+    except BadZipFile as error:
+        raise TraceError(f"{given}: can't be read as a zip file ({error}); was it copied completely?") from None
+
+
+def _is_dump(path: Path) -> bool:
+    """Return whether a file is a dump by its name."""
+    known = path.suffix in _SUFFIXES or path.suffix[1:].isdigit()
+    return known and _rank_in(path) is not None
+
+
+def _is_zip(path: Path) -> bool:
+    return path.suffix.lower() == ".zip" and path.is_file()
+
+
+def _members(archive: Path) -> list[Path]:
+    """Return the dumps in a zip file, as paths below it: those at its highest level that has any."""
+    with ZipFile(archive) as content:
+        names = [PurePosixPath(info.filename) for info in content.infolist() if not info.is_dir()]
+    shown = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.parts)]
+    dumps = [name for name in shown if _is_dump(Path(name))]
+    highest = min((len(name.parts) for name in dumps), default=0)
+    return [archive / name for name in sorted(dumps) if len(name.parts) == highest]
+
+
+def _bytes(path: Path) -> bytes:
+    """Return what a file holds, or a member of a zip file.
+
+    Raises:
+        OSError: it can't be read.
+        _NotADumpError: it is larger than a dump may be, or damaged in its zip file.
+    """
+    archive = next((above for above in path.parents if _is_zip(above)), None)
+    if archive is None:
+        size = path.stat().st_size
+        if size <= MAX_BYTES:
+            return path.read_bytes()
+    else:
+        name = path.relative_to(archive).as_posix()
+        try:
+            with ZipFile(archive) as content:
+                size = content.getinfo(name).file_size
+                if size <= MAX_BYTES:
+                    return content.read(name)
+        except (BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+            raise _NotADumpError(f"can't be unpacked ({error}).") from None
+    raise _NotADumpError(f"{byte_size(size)} are more than the {byte_size(MAX_BYTES)} that a dump may have.")
 
 
 def _contents(path: Path) -> list[dict[str, Any]]:
     """Return the objects in a file: one, or of the Inspector one a line."""
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise _NotADumpError(f"{byte_size(size)} are more than the {byte_size(MAX_BYTES)} that a dump may have.")
-        data = path.read_bytes()
+        data = _bytes(path)
     except FileNotFoundError:
         raise TraceError(f"{path}: no such file.") from None
     except (OSError, ValueError) as error:

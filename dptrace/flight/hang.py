@@ -22,6 +22,8 @@ _MAX_PLACES = 3
 _NOTHING = "No collective is waiting: each rank has completed all that it began, and equally many."
 _UNKNOWN = "No collective is waiting on the ranks with a dump; whether one does can't be told without all ranks' dumps."
 _NONE_BEHIND = " None is behind: look at the network, and at what the GPUs do."
+_OF_GLOO = {"begun", "ended"}
+"""States that gloo's calls have."""
 _ROOTED = {"broadcast", "broadcast_oop", "reduce", "reduce_oop", "gather", "scatter", "coalesced"}
 """Operators that some ranks may complete before all have taken part."""
 _EMPTY = "The dumps hold no collective: none was begun, or the recorder was off (TORCH_NCCL_TRACE_BUFFER_SIZE=2000)."
@@ -100,7 +102,7 @@ def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
     else:
         faults, rows, notes = _of_counts(dumps)
     causes = [fault for fault in faults if fault.is_cause]
-    texts = [*(fault.text for fault in causes), *places]
+    texts = [*_told(causes), *places]
     return {
         "schema": 1,
         "kind": "flight",
@@ -112,6 +114,22 @@ def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
         "ranks": rows,
         "notes": [*dumps.notes, *notes],
     }
+
+
+def _told(causes: Sequence[Fault]) -> list[str]:
+    """Return what the causes are: the first of each kind and rank in words, the groups of the others by name."""
+    alike: dict[tuple[str, tuple[int, ...]], list[Fault]] = {}
+    for fault in causes:
+        alike.setdefault((fault.kind, tuple(fault.culprits)), []).append(fault)
+    texts = []
+    for (kind, culprits), (first, *others) in alike.items():
+        texts.append(first.text)
+        if kind in ("missing", "no dump", "gpu") and (groups := [*dict.fromkeys(one.group for one in others)]):
+            who = f"{ranks_text(culprits, capital=True)} {'keeps' if len(culprits) == 1 else 'keep'}"
+            texts.append(f"{who} others waiting, too, in {'group' if len(groups) == 1 else 'groups'} {listed(groups)}.")
+        else:
+            texts += [other.text for other in others]
+    return texts
 
 
 def _next(causes: Sequence[Fault]) -> list[str]:
@@ -379,11 +397,47 @@ class _Job:
                 causes.append(replace(fault, kind="group" if elsewhere else "missing", culprits=known))
             elif gone:
                 causes.append(replace(fault, kind="no dump", culprits=gone, text=f"{fault.text} {self._left(gone)}"))
-        if not causes and missing:  # they wait for one another, in a circle: the fewest are in the wrong place
-            least = min(len(fault.culprits) for fault in missing)
-            causes = [replace(fault, kind="group") for fault in missing if len(fault.culprits) == least]
-            causes[-1] = replace(causes[-1], text=f"{causes[-1].text} {_circle(missing)}".rstrip())
+        if not causes and missing:  # they wait for one another
+            causes = _ahead_of_many(missing) or [self._first_in(circle, missing) for circle in _circle(missing)]
         return causes or self._crossed(stalled) or self._unseen_circle(stalled) or self._first(stalled)
+
+    def _first_in(self, circle: Fault, missing: Sequence[Fault]) -> Fault:
+        """Name those of a circle who came to their call without one that they began before it in earlier steps."""
+        awaited = {rank: {one.group for one in missing if rank in one.culprits} for rank in circle.culprits}
+        found = ((rank, self._skipped(rank, awaited[rank])) for rank in circle.culprits)
+        skipped = {rank: call for rank, call in found if call is not None}
+        if not 0 < len(skipped) < len(circle.culprits):
+            return circle
+        told = (
+            f"{ranks_text([rank], capital=True)} came there without the {call.operator} of group {call.group} that it "
+            "began before it in earlier steps."
+            for rank, call in skipped.items()
+        )
+        text = f"{circle.text.partition(_ONE_OF_THEM)[0]} {' '.join(told)}"
+        return replace(circle, culprits=sorted(skipped), text=text)
+
+    def _skipped(self, rank: int, awaited: Collection[str]) -> Call | None:
+        """Return a call that a rank began each time before it came to one like its open call, but not this time.
+
+        Args:
+            awaited: the groups in which others wait for it.
+        """
+        last = self._open_call(rank)
+        if last is None:
+            return None
+        before: list[dict[tuple[Any, ...], Call]] = [{}]
+        for call in self.dumps[rank].calls:
+            if call is last:
+                break
+            if _kind(call) == _kind(last):
+                before.append({})
+            else:
+                before[-1][_kind(call)] = call
+        *earlier, now = before[1:] or [{}]
+        lacking = [[call for kind, call in one.items() if kind not in now] for one in earlier]
+        if not lacking or not all(lacking):
+            return None
+        return next((call for one in lacking for call in one if call.group in awaited), None)
 
     def _first(self, stalled: Sequence[Fault]) -> list[Fault]:
         """Leave out those whose ranks wait in an earlier one, which they inherit; all where none is the first."""
@@ -521,6 +575,12 @@ class _Job:
         last = [call for dump in self.dumps.values() for call in dump.calls[-1:]]
         if last and not any(call.stack for call in last):
             notes.append("The dumps have no stacks: torch writes them into pickles only.")
+        states = {call.state for dump in self.dumps.values() for call in dump.calls}
+        missing = {rank for fault in self.causes if fault.kind == "missing" for rank in fault.culprits}
+        if len(missing) > 1 and states & _OF_GLOO:
+            notes.append(
+                "gloo records no sends and receives: a rank that waits in one looks like one that did not come."
+            )
         if self.groups.keys() - {group for dump in self.dumps.values() for group in dump.members}:
             notes.append(
                 "No dump lists the ranks of its groups: each is taken to have those seen in it, the default group all."
@@ -528,8 +588,32 @@ class _Job:
         return notes
 
 
-def _circle(faults: Sequence[Fault]) -> str:
-    """Return a sentence on ranks of which each waits for the next, and the last for the first; "" without."""
+_ONE_OF_THEM = (
+    " At least one of these ranks begins its groups' collectives in another order than the rest, or left one out."
+)
+
+
+def _kind(call: Call) -> tuple[Any, ...]:
+    """Return what is alike in the calls of one place in the script."""
+    return call.group, call.is_p2p, call.operator, call.input_sizes
+
+
+def _ahead_of_many(faults: Sequence[Fault]) -> list[Fault]:
+    """Return what waits for a few ranks that wait for many others, where without these no ranks wait in a circle.
+
+    Such ranks are in the wrong place: a loop that ended early, a collective that they begin alone or have left out.
+    """
+    for fault in sorted(faults, key=lambda one: len(one.waiting) / max(1, len(one.culprits))):
+        rest = [other for other in faults if other is not fault]
+        if len(fault.waiting) < len(fault.culprits) and not _circle(rest):
+            few = {*fault.waiting}
+            found = [replace(other, kind="group") for other in rest if {*other.culprits} <= few]
+            return found or [replace(fault, kind="group", culprits=sorted(few))]
+    return []
+
+
+def _circle(faults: Sequence[Fault]) -> list[Fault]:
+    """Return ranks of which each waits for the next, and the last for the first, as one fault; none without."""
     waits: dict[int, Fault] = {}
     for fault in faults:
         for rank in fault.waiting:
@@ -544,8 +628,9 @@ def _circle(faults: Sequence[Fault]) -> str:
             steps = (
                 f"{ranks_text([one])} in group {waits[one].group} for {ranks_text([next_])}" for one, next_ in pairs
             )
-            return f"They wait in a circle: {', '.join(steps)}."
-    return ""
+            text = f"Groups wait for each other in a circle: {', '.join(steps)}.{_ONE_OF_THEM}"
+            return [replace(waits[chain[0]], kind="group", culprits=sorted(chain), waiting=sorted(chain), text=text)]
+    return []
 
 
 def _mismatch(numbers: Numbers, number: int) -> tuple[str, list[int], str] | None:

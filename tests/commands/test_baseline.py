@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
 from dptrace.comparison import baseline
-from dptrace.comparison.compare import compare, parse
+from dptrace.comparison.compare import compare
+from dptrace.comparison.limits import parse
 from dptrace.viewers.pages.ci import junit_xml, markdown
 from tests.support.jobs import job
 from tests.support.paths import TRACES

@@ -17,7 +17,8 @@ from dptrace.comparison.changes import (
     kernel_changes,
     overlap_change,
 )
-from dptrace.comparison.compare import Comparison, compare, parse
+from dptrace.comparison.compare import Comparison, compare
+from dptrace.comparison.limits import parse
 from dptrace.comparison.sides import Sides, make_sides
 from dptrace.run.run import Run
 from dptrace.run.utilization import Workload

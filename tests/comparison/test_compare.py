@@ -13,13 +13,15 @@ from rich.console import Console
 
 import dptrace
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.comparison.changes import PARTS
-from dptrace.comparison.compare import FIGURE_NAMES, GRAMMAR, Comparison, compare, parse
+from dptrace.comparison.changes import FIGURE_NAMES, PARTS
+from dptrace.comparison.compare import Comparison, compare
+from dptrace.comparison.limits import GRAMMAR, parse
 from dptrace.core.units import MINUS
 from dptrace.errors import UsageError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.run.run import Run
+from dptrace.viewers.pages.ci import junit_xml, markdown
 from dptrace.viewers.terminal.comparison import print_comparison
 from tests.support.builders import TimelineBuilder
 from tests.support.evidence import REMOVALS, read
@@ -387,3 +389,21 @@ def test_what_all_ranks_send_longer_is_nobodys_lateness() -> None:
     )
 
     assert "late" not in compare([before], [after]).summary()
+
+
+def test_a_gate_says_what_it_could_have_found() -> None:
+    """Kept, or not decided: then --fail-unchecked fails, and no mark of success is shown."""
+    jobs = {noise: [job(10, 2, seed=seed, noise=noise) for seed in range(6)] for noise in (0.002, 0.15)}
+    quiet, found = compare(jobs[0.002][:3], jobs[0.002][3:]), compare(jobs[0.15][0], jobs[0.15][1])
+    limit = parse("wall > +5%")
+    kept, unsure, strict = limit.check(quiet), limit.check(found), limit.check(found, even_unchecked=True)
+
+    assert (True, False, None) == (kept.decided, kept.failed, kept.needed)
+    assert kept.detectable == pytest.approx(0.05 * 109e6, rel=0.3)
+    assert (False, False, True) == (unsure.decided, unsure.failed, strict.failed)
+    assert unsure.detectable is not None
+    assert unsure.detectable > 0.05 * 109e6
+    assert unsure.needed is not None
+    assert unsure.needed > 3
+    assert "✓" not in markdown(found, [unsure])
+    assert 'skipped="1"' in junit_xml(found, [unsure])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dptrace.errors import DptraceError
 from dptrace.flight.hang import find_hang
 from dptrace.flight.plain_pickle import DamagedPickleError, RefusedPickleError, load_plain
 from tests.support.flight_files import call, write
+from tests.support.paths import ROOT
 
 
 def flight(*paths: Path, options: tuple[str, ...] = ("--json",)) -> Result:
@@ -201,3 +203,60 @@ def test_nccls_own_tools_tell_who_is_behind(tmp_path: Path) -> None:
     assert "ranks 0, 1 completed collective 8 (AllReduce), rank 2 only 7." in by_inspector["verdict"]
     assert "57 AllReduce" in " ".join(flight(ras, options=()).output.split())
     assert (1, True) == ((done := flight(ras, logs)).exit_code, "give those of one" in done.output)
+
+
+def test_dumps_in_zip_files_are_read(tmp_path: Path) -> None:
+    """One file, and one for each machine in a folder; a damaged one, and a bomb, are named and harm nothing."""
+    dumps = {rank: [call("all_reduce", 1), call("all_reduce", 2, "started")] for rank in range(4)}
+    dumps[3].pop()
+    folder = write(tmp_path / "dumps", dumps)
+    archive = Path(shutil.make_archive(str(tmp_path / "all"), "zip", tmp_path, "dumps"))
+    for number in range(2):
+        node = tmp_path / f"node{number}"
+        node.mkdir()
+        for path in sorted(folder.iterdir())[2 * number : 2 * number + 2]:
+            shutil.copy(path, node)
+        shutil.make_archive(str(tmp_path / "machines" / f"node{number}"), "zip", node)
+    expected = find_hang([folder])
+
+    for given_path in (archive, tmp_path / "machines"):
+        assert (expected["verdict"], [3]) == (find_hang([given_path])["verdict"], find_hang([given_path])["culprits"])
+    whole = archive.read_bytes()
+    for length in (0, 10, len(whole) // 2, len(whole) - 30):
+        archive.write_bytes(whole[:length])
+        done = flight(archive)
+        assert (1, True) == (done.exit_code, "all.zip" in done.output), length
+    (tmp_path / "nothing").mkdir()
+    empty = Path(shutil.make_archive(str(tmp_path / "empty"), "zip", tmp_path / "nothing"))
+    assert "holds no dump" in flight(empty).output
+
+
+REAL = sorted(
+    path.parent
+    for path in (ROOT.parent / "shared" / "inputs" / "flight").glob("*/*0")
+    if path.name in ("nccl_trace_rank_0", "_dump_0")
+)
+
+
+@pytest.mark.skipif(not REAL, reason="the dumps of others are not here")
+def test_no_cut_of_a_dump_is_an_error_of_dptrace(tmp_path: Path) -> None:
+    """Of real dumps: each rank's cut anywhere is a rank without a dump, or the file is named; a byte changed, too."""
+    chance = random.Random(0)
+    for folder in REAL:
+        files = [path for path in folder.iterdir() if path.suffix != ".log"]
+        for _ in range(12):
+            copy = tmp_path / "copy"
+            shutil.copytree(folder, copy)
+            victim = copy / chance.choice(files).name
+            victim.chmod(0o644)
+            data = bytearray(victim.read_bytes())
+            if chance.random() < 0.6:
+                del data[chance.randrange(len(data)) :]
+            else:
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            victim.write_bytes(data)
+            try:
+                find_hang([copy])
+            except DptraceError as error:
+                assert victim.name in str(error)
+            shutil.rmtree(copy)

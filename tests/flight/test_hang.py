@@ -126,7 +126,7 @@ CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], 
     ),
     "two sends": (
         {0: [waits("send 0->1", is_p2p=True)], 1: [waits("send 1->0", is_p2p=True)]},
-        {WORLD: [0, 1]}, [("group", [1]), ("group", [0])], "Rank 1 is in message 3 (send 1->0)",
+        {WORLD: [0, 1]}, [("group", [0, 1])], "Rank 1 is in message 3 (send 1->0)",
     ),
     "a receive in a pipeline": (
         {0: [waits("recv 0<-1", is_p2p=True)], 1: [waits("recv 1<-2", is_p2p=True)], 2: []},
@@ -374,3 +374,39 @@ def test_the_answer_has_a_page_and_json(tmp_path: Path) -> None:
     content = json.loads(as_json.stdout)
     assert ([2], "operator") == (content["culprits"], content["faults"][0]["kind"])
     assert content == json.loads(json.dumps(find_hang([folder])))
+
+
+def test_each_planted_culprit_of_a_mesh_is_named(tmp_path: Path) -> None:
+    """24 real jobs of eight ranks, tensor × pipeline × data parallel: who it was, and what it did."""
+    pytest.importorskip("torch", reason="the list of jobs that hang needs torch")
+    from tests.support.hanging_meshes import PLANTS
+
+    shutil.unpack_archive(Path(__file__).with_name("meshes_gloo.zip"), tmp_path)
+    found = {variant: find_hang([tmp_path / variant]) for variant in PLANTS}
+
+    assert {variant: (plant.kinds, list(plant.named or plant.culprits)) for variant, plant in PLANTS.items()} == {
+        variant: ({kind for kind, _ in causes(content)}, content["culprits"]) for variant, content in found.items()
+    }
+    assert "without the all_reduce of group 0 default_pg" in found["leaves_the_norm_out"]["verdict"]
+    assert "in a circle: rank 0 in group 5 dp for rank 2" in found["circle"]["verdict"]
+    assert any("no sends" in note for note in found["loader_before_a_send"]["notes"])
+    assert not any("no sends" in note for note in found["hook_stands"]["notes"])
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+@pytest.mark.parametrize("variant", ["loader_of_stage_1", "circle", "another_size"])
+def test_a_mesh_that_hangs_now_is_understood(variant: str, tmp_path: Path) -> None:
+    """The jobs behind the stored dumps, run again."""
+    pytest.importorskip("torch", reason="jobs that hang need torch")
+    from tests.support.hanging_meshes import PLANTS
+
+    script = ROOT / "tests" / "support" / "hanging_meshes.py"
+    environment = {"PYTHONPATH": str(ROOT), "TORCH_FR_BUFFER_SIZE": "40", "OMP_NUM_THREADS": "1", "PATH": ""}
+    line = [sys.executable, str(script), str(tmp_path), variant]
+    subprocess.run(line, env=environment, check=True, timeout=100, capture_output=True)
+    content = find_hang([tmp_path / variant])
+    assert (list(PLANTS[variant].culprits), PLANTS[variant].kinds) == (
+        content["culprits"],
+        {kind for kind, _ in causes(content)},
+    )

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from dptrace.analysis.kernels.names import short_names
-from dptrace.comparison.compare import FIGURE_NAMES, Comparison, ThresholdResult
+from dptrace.comparison.changes import FIGURE_NAMES
+from dptrace.comparison.compare import Comparison
+from dptrace.comparison.limits import ThresholdResult
 from dptrace.core.units import milliseconds, sanitize, signed_milliseconds
 from dptrace.viewers.base.table import TextTable, markdown_page
 from dptrace.viewers.terminal.comparison import (
@@ -28,8 +30,8 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_xml(found: Comparison, results: Sequence[ThresholdResult]) -> str:
-    """Return the result of each limit as a test case: failed, skipped where it could not be checked, or passed."""
-    failed, unchecked = sum(one.failed for one in results), sum(not (one.checked or one.failed) for one in results)
+    """Return the result of each limit as a test case: failed, skipped where it could not be decided, or passed."""
+    failed, unchecked = sum(one.failed for one in results), sum(not (one.decided or one.failed) for one in results)
     counts = {"tests": str(len(results)), "failures": str(failed), "skipped": str(unchecked), "errors": "0"}
     suites = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(suites, "testsuite", {"name": "dptrace diff", **counts})
@@ -38,7 +40,7 @@ def junit_xml(found: Comparison, results: Sequence[ThresholdResult]) -> str:
         if one.failed:
             failure = {"type": "limit", "message": _xml(one.text)}
             ElementTree.SubElement(case, "failure", failure).text = _xml(found.summary())
-        elif not one.checked:
+        elif not one.decided:
             ElementTree.SubElement(case, "skipped", {"message": _xml(one.text)})
         else:
             ElementTree.SubElement(case, "system-out").text = _xml(f"{one.text}\n{found.summary()}")
@@ -58,7 +60,7 @@ _MAX_ROWS = 5
 
 def markdown(found: Comparison, results: Sequence[ThresholdResult] = ()) -> str:
     """Return the headline, the limits, the figures of a step, and what else moved, as Markdown."""
-    limits = [f"{'✗' if one.failed else '✓' if one.checked else '–'} {one.text}" for one in results]
+    limits = [f"{'✗' if one.failed else '✓' if one.decided else '?'} {one.text}" for one in results]
     sides = [f"{name}: {line}" for name, line in side_lines(found)]
     tables = [_figures(found), *_rows(found)]
     return markdown_page(found.summary(), [*limits, *sides, *found.differences], tables, texts_below(found))

@@ -16,8 +16,8 @@ import numpy as np
 
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import CAUSES, Part
-from dptrace.comparison.changes import Change, CollectiveChange, KernelChange
-from dptrace.comparison.compare import FIGURE_NAMES, Comparison
+from dptrace.comparison.changes import FIGURE_NAMES, Change, CollectiveChange, KernelChange
+from dptrace.comparison.compare import Comparison
 from dptrace.comparison.sides import RunSample, StoredRun
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.core.units import byte_size, milliseconds, sanitize

@@ -13,19 +13,25 @@ from dptrace.viewers.base.table import TextTable
 _MAX_TENSORS = 4
 
 
-def tables(content: Mapping[str, Any], stacks: bool = True) -> dict[str, TextTable]:
+def tables(content: Mapping[str, Any], stacks: bool = True, narrow: bool = False) -> dict[str, TextTable]:
     """Return the tables by title: where the ranks are, what follows from the causes, and the stacks.
 
     Ranks with equal rows share one.
+
+    Args:
+        narrow: leave sizes and types out, unless a fault is about them.
     """
+    of_tensors = any(fault["kind"] in ("sizes", "dtypes") for fault in content["faults"])
+    shown = [name for name in _COLUMNS if of_tensors or not narrow or name not in ("sizes", "dtypes")]
     by_cells: dict[tuple[str, ...], list[int]] = {}
     by_stack: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for row in content["ranks"]:
-        by_cells.setdefault(_cells(row), []).append(row["rank"])
+        cells = dict(zip(_COLUMNS[1:], _cells(row), strict=True))
+        by_cells.setdefault(tuple(cells[name] for name in shown[1:]), []).append(row["rank"])
         frames = tuple((frame["function"], f"{frame['file']}:{frame['line']}") for frame in row.get("stack", ()))
         if frames and stacks:
             by_stack.setdefault(frames, []).append(row["rank"])
-    found = {"Ranks": _table((*_COLUMNS,), [(ranks_text(ranks), *cells) for cells, ranks in by_cells.items()])}
+    found = {"Ranks": _table((*shown,), [(ranks_text(ranks), *cells) for cells, ranks in by_cells.items()])}
     follows = [fault for fault in content["faults"] if not fault["is_cause"]]
     if follows:
         found["What follows"] = _table(("what",), [(fault["text"],) for fault in follows])

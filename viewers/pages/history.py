@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, FIGURES, Part
-from dptrace.comparison.compare import FIGURE_NAMES
+from dptrace.comparison.changes import FIGURE_NAMES
 from dptrace.comparison.history import MIN_RUNS, ChangePoint, History, Series, Shift
 from dptrace.core.units import duration, milliseconds, plural, ranks_text, signed_duration
 from dptrace.viewers.base import theme

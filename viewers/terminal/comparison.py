@@ -11,8 +11,8 @@ from rich.text import Text
 
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import CAUSES
-from dptrace.comparison.changes import PARTS, Change, CollectiveChange, KernelChange, KindChanges
-from dptrace.comparison.compare import FIGURE_NAMES, Comparison, shared_notes
+from dptrace.comparison.changes import FIGURE_NAMES, PARTS, Change, CollectiveChange, KernelChange, KindChanges
+from dptrace.comparison.compare import Comparison, shared_notes
 from dptrace.comparison.sides import DeviceId, RunSample
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
 from dptrace.run.columns import SHOWN_FIGURES
