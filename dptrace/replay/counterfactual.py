@@ -24,6 +24,7 @@ from dptrace.core.intervals import Int64, IntervalSet, median, subtract
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind
+from dptrace.replay.representatives import numbers_in_part
 from dptrace.replay.transforms.change import (
     Change,
     HiddenCollectives,
@@ -83,7 +84,8 @@ def transfers_of(model: Model, instances: Int64) -> tuple[Int64, Int64]:
     """Return the transfers of matched collectives of the whole run: places in *instances*, and tasks."""
     matches = model.run.cross_rank.matches
     place = np.full(len(matches) + 1, -1, np.int64)
-    place[instances] = np.arange(len(instances))
+    own = instances if model.of is None else numbers_in_part(model.of)[instances]
+    place[own[own >= 0]] = np.flatnonzero(own >= 0)
     places, tasks = [], []
     for number, timeline in enumerate(model.run.timelines):
         members = np.flatnonzero((matches.device == number) & (place[matches.instance] >= 0))
@@ -120,6 +122,8 @@ def _as_fast_as_others(finding: Finding, context: GainContext) -> Change | str:
     rank, slower = finding.evidence["rank"], 1 - 1 / finding.evidence["ratio"]
     placed = zip(context.model.run.timelines, context.model.place, strict=True)
     own = [tasks for timeline, (_, tasks) in placed if timeline.rank == rank]
+    if not own:
+        return f"Rank {rank} is not replayed: another stands for it."
     task = np.concatenate(own)
     task = task[task >= 0]
     task = task[context.model.graph.of(TaskKind.COMPUTE)[task]]
@@ -142,7 +146,7 @@ _GONE = "The whole run does not have these messages."
 def _faster_links(finding: Finding, context: GainContext) -> Change | str:
     """Let the messages of a finding on low bandwidth be as fast as what they are compared with."""
     model = context.model
-    across, rate = model.run.cross_rank, float(finding.evidence["reference_gbps"]) * 1e9
+    across, rate = model.whole.cross_rank, float(finding.evidence["reference_gbps"]) * 1e9
     rows = compared_messages(finding.evidence, across, model.run.metadata)
     left = np.minimum(across.timing.busbw[rows] / rate, 1)
     kind = finding.evidence["collective"]
@@ -151,7 +155,7 @@ def _faster_links(finding: Finding, context: GainContext) -> Change | str:
 
 def _fewer_messages(finding: Finding, context: GainContext) -> Change | str:
     """Let small messages pay the latency as often as the messages that they could be combined to."""
-    matches, evidence = context.model.run.cross_rank.matches, finding.evidence
+    matches, evidence = context.model.whole.cross_rank.matches, finding.evidence
     group = np.array([one.name == evidence["group"] for one in matches.groups] + [False], np.bool_)
     rows = (matches.kind == evidence["collective"]) & group[matches.group] & matches.complete & (matches.step != "")
     rows &= (matches.bytes > 0) & (matches.bytes < evidence["crossover_bytes"])
@@ -166,7 +170,7 @@ def _usual_transfers(finding: Finding, context: GainContext) -> Change | str:
     """Let collectives that took far longer than comparable ones take their median."""
     model, rows = context.model, [np.empty(0, np.int64)]
     excess: list[NDArray[Any]] = [np.empty(0)]
-    for latency in model.run.cross_rank.latencies:
+    for latency in model.whole.cross_rank.latencies:
         if latency.kind == "send_recv" and model.run.pipelines:
             continue  # as in the finding: a stage without work waits in its messages
         rows.append(latency.instances[latency.slow])

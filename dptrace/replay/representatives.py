@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.core.intervals import Int64, median
+from dptrace.core.intervals import Int64, mask_of, median
 from dptrace.core.units import duration, share
 from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
@@ -62,7 +62,7 @@ class Representatives(msgspec.Struct, frozen=True):
         differ = f"by {duration(self.apart_ns)} ({part} of a step) at most" if self.apart_ns else "nowhere"
         return (
             f"{len(self.run.timelines):,} of {len(self.whole.timelines):,} ranks are replayed, each for those that are "
-            f"like it: the figures of their steps differ {differ}. --all-ranks replays all."
+            f"like it: the figures of their steps differ {differ}. dptrace whatif --all-ranks replays all."
         )
 
 
@@ -213,12 +213,7 @@ def arrives_with(of: Representatives, start_ns: Int64) -> tuple[Int64, Int64]:
         of each collective: its number among those of the part, or -1.
     """
     matches = of.whole.cross_rank.matches
-    place = np.full(len(of.whole.timelines), -1, np.int64)
-    place[of.numbers] = np.arange(len(of.numbers))
-    replayed = np.flatnonzero(place[matches.device] >= 0)
-    number = np.full(len(matches), -1, np.int64)
-    known = np.unique(matches.instance[replayed])
-    number[known] = np.arange(len(known))
+    replayed, number = _replayed(of), numbers_in_part(of)
     last = np.full(len(matches), -1, np.int64)
     by_start = replayed[np.argsort(start_ns[replayed], kind="stable")]
     last[matches.instance[by_start]] = by_start
@@ -230,3 +225,18 @@ def arrives_with(of: Representatives, start_ns: Int64) -> tuple[Int64, Int64]:
     member = np.where(keys[found] == wanted, replayed[found], last[matches.instance])
     member[replayed] = replayed
     return member, number
+
+
+def _replayed(of: Representatives) -> Int64:
+    """Return the members of the whole run's collectives that are replayed."""
+    matches = of.whole.cross_rank.matches
+    return np.flatnonzero(mask_of(of.numbers, len(of.whole.timelines))[matches.device])
+
+
+def numbers_in_part(of: Representatives) -> Int64:
+    """Return the number of each of the whole run's collectives among those of the part, or -1."""
+    matches = of.whole.cross_rank.matches
+    number = np.full(len(matches), -1, np.int64)
+    known = np.unique(matches.instance[_replayed(of)])
+    number[known] = np.arange(len(known))
+    return number

@@ -12,13 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 import dptrace
+from dptrace.analysis.findings.finding import Finding
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError
 from dptrace.replay import representatives
 from dptrace.replay.changes import changes_of
+from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.findings import findings_of
 from dptrace.replay.representatives import Representatives
-from dptrace.replay.whatif import Replay, WhatIf
+from dptrace.replay.transforms.change import ShorterTransfers
+from dptrace.replay.whatif import Replay, WhatIf, replay_of_some
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
 
@@ -51,6 +54,22 @@ def comparable(answer: WhatIf) -> dict[str, Any]:
     known = answer.to_dict()
     dropped = ("all_ranks", "replayed_ranks", "apart_ns", "doubts", "notes", "critical_path")
     return {name: value for name, value in known.items() if name not in dropped}
+
+
+@pytest.mark.usefixtures("some")
+def test_counterfactuals_are_about_the_collectives_of_all_ranks(folder: Path) -> None:
+    """Messages are complete although ranks are not replayed; a rank that another stands for has no GPU to change."""
+    run = dptrace.open(folder)
+    evidence = {"collective": "all_reduce", "group": run.cross_rank.matches.groups[0].name, "bytes": 1 << 22}
+    evidence |= {"count": 8, "crossover_bytes": 1 << 40, "alpha_ns": 1000.0, "rank": 1, "ratio": 2.0}
+    some, every = GainContext(run, replay_of_some(run).model), GainContext(run, run.replay.model)
+
+    fewer, of_all = (counterfactual(Finding("small_messages", "", "", 0, 0.0, evidence), one) for one in (some, every))
+
+    assert isinstance(fewer, ShorterTransfers)
+    assert isinstance(of_all, ShorterTransfers)
+    assert fewer.less_ns.tolist() == of_all.less_ns.tolist()
+    assert "another stands for it" in str(counterfactual(Finding("slow_gpu", "", "", 0, 0.0, evidence), some))
 
 
 @pytest.mark.usefixtures("some")

@@ -336,7 +336,12 @@ class Model(msgspec.Struct, frozen=True):
     @property
     def lacks_ranks(self) -> bool:
         """Whether ranks of the job were not recorded."""
-        return len((self.run if self.of is None else self.of.whole).ranks) < self.run.world_size
+        return len(self.whole.ranks) < self.run.world_size
+
+    @property
+    def whole(self) -> Run:
+        """The run with all ranks, also those that others stand for."""
+        return self.run if self.of is None else self.of.whole
 
     @property
     def ranks(self) -> Int64:
