@@ -60,7 +60,7 @@ _MAX_ROWS = 5
 
 def markdown(found: Comparison, results: Sequence[ThresholdResult] = ()) -> str:
     """Return the headline, the limits, the figures of a step, and what else moved, as Markdown."""
-    limits = [f"{'✗' if one.failed else '✓' if one.decided else '?'} {one.text}" for one in results]
+    limits = [f"{'✗' if one.failed else '✓' if one.decided else '–'} {one.text}" for one in results]
     sides = [f"{name}: {line}" for name, line in side_lines(found)]
     tables = [_figures(found), *_rows(found)]
     return markdown_page(found.summary(), [*limits, *sides, *found.differences], tables, texts_below(found))
