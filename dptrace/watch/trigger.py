@@ -27,6 +27,7 @@ from dptrace.watch.verdict import Totals
 
 ASKED_FILE = "capture.json"
 """What ``dptrace watch FOLDER --capture N`` writes."""
+_BEYOND_P95 = 1.5
 _FACTOR, _LATE_SHARE, _LATE_STEPS, _LATE_OF = 2.0, 0.1, 10, 0.3
 _HISTORY = 50
 """Steps before which nothing is unusual."""
@@ -94,7 +95,9 @@ class Trigger:
     def _slow_step(self, batch: Batch, totals: Totals) -> str:
         length = batch.length.max(0)
         at, typical = int(length.argmax()), totals.typical_ns
-        if totals.steps - len(length) < _HISTORY or length[at] < _FACTOR * typical:
+        # Where one step in twenty takes that long, it is nothing that happens.
+        least = max(_FACTOR * typical, _BEYOND_P95 * totals.lengths.quantile(0.95))
+        if totals.steps - len(length) < _HISTORY or length[at] < least:
             return ""
         took = f"step {int(batch.steps[at]):,} took {length[at] / typical:.1f} × the median: "
         if batch.late is not None and batch.late[:, at].max() > 0.25 * (length[at] - typical):

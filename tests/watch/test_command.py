@@ -96,9 +96,9 @@ def test_ranks_that_a_launcher_starts_watch_themselves(tmp_path: Path) -> None:
 @pytest.mark.spawn
 def test_a_slow_step_is_named_and_the_next_ones_are_recorded(tmp_path: Path) -> None:
     """The capture is a run of its own, is analyzed, and stands in the verdict with the step that was slow."""
-    code = TRAIN.replace('if rank == 1 and what == "slow":', "time.sleep(0.01)\n    if rank == 1 and step == 120:")
-    (tmp_path / "train.py").write_text(code.replace("time.sleep(0.04)", "time.sleep(0.4)"))
-    words = ("watch", "--gpus", "2", "-o", "w", "--captures", "1", "--capture-steps", "2", "train.py", "once", "700")
+    code = TRAIN.replace('if rank == 1 and what == "slow":', "time.sleep(0.03)\n    if rank == 1 and step == 120:")
+    (tmp_path / "train.py").write_text(code.replace("time.sleep(0.04)", "time.sleep(0.9)"))
+    words = ("watch", "--gpus", "2", "-o", "w", "--captures", "1", "--capture-steps", "2", "train.py", "once", "340")
     done = run_python("-m", "dptrace", *words, cwd=tmp_path, env={**os.environ})
     summary = json.loads((tmp_path / "w" / "summary.json").read_text())
     (capture,) = summary["captures"]
