@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from dptrace.analysis.findings.stragglers import (
 )
 from dptrace.core.intervals import median
 from dptrace.core.units import duration, ranks_text, share
+from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.graph.schedule import Times
@@ -99,10 +101,12 @@ class Measurer:
         """Return how much shorter a step is with some changes at once, as far as hosts, devices and links allow.
 
         Changes that cut certain pieces come first, as they would otherwise find them cut; then those that keep tasks.
+        One that those before it leave nothing to change, as buckets of all-reduces that take no time, gains no more.
         """
         model = self.replay.model
         for change in sorted(changes, key=lambda one: (not isinstance(one, WithoutExcesses), not one.keeps_tasks)):
-            model = change.apply(model)
+            with suppress(DptraceError):
+                model = change.apply(model)
         gained = self._per_step(self._base[0], step_lengths(model, self.replay.chosen))
         return self._bounded(changes, model, gained).gain_ns
 

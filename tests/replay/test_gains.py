@@ -11,6 +11,7 @@ from dptrace.analysis.findings.finding import Finding, Gain
 from dptrace.replay.findings import findings_of
 from dptrace.replay.gains import Measurer
 from dptrace.replay.transforms.change import Compute, HiddenCollectives
+from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.finding_places import finding_places
 from tests.support.paths import TRACES
@@ -36,6 +37,14 @@ def test_a_straggler_gains_what_others_wait(late: dptrace.Run) -> None:
     assert gain.low_ns is not None
     assert gain.high_ns is not None
     assert gain.low_ns <= 5_000_000 <= gain.high_ns
+
+
+def test_buckets_gain_nothing_more_where_all_reduces_take_no_time() -> None:
+    """The first change leaves the second one no messages whose time it could predict."""
+    measurer = Measurer(dptrace.open(TRACES / "naive_cpu_2ranks", cache=False).replay)
+    hidden = HiddenCollectives("all_reduce")
+
+    assert 0 < measurer.gain_ns([hidden]) == measurer.gain_ns([Reschedule(cap_bytes=32 << 20), hidden])
 
 
 def test_idle_time_behind_another_rank_gains_nothing(hidden: dptrace.Run) -> None:
