@@ -312,7 +312,7 @@ that may need this lock to free a collective."""
 
 def _exit_code(arguments: list[str]) -> int:
     """Run a module or a script as the main program."""
-    if arguments[0] == "-u":
+    while arguments[0] == "-u":
         del arguments[0]
     is_module = arguments[0] == "-m"
     program, *rest = arguments[is_module:]
