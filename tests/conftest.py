@@ -16,6 +16,9 @@ from tests.support import forking
 
 checks.raises = True
 
+# Two processes test at a time, on two cores: threads of torch that wait for each other would burn both.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A busy machine is slow, not wrong.
 settings.register_profile("dptrace", deadline=None)
 settings.load_profile("dptrace")
