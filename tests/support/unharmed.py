@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -174,6 +175,8 @@ class End(NamedTuple):
     """Whether there is a complete run."""
     said: str
     """Standard error of all ranks."""
+    reached: list[str]
+    """The parts of the recorder that its processes have called, of a case that asks."""
 
 
 def ends(folder: Path, cases: list[dict[str, Any]]) -> list[End]:
@@ -182,8 +185,10 @@ def ends(folder: Path, cases: list[dict[str, Any]]) -> list[End]:
     Args:
         folder: where they run.
         cases: per case ``script`` (text), ``arguments`` (of the script), ``how`` (``plain``, ``rank`` as by ``python -m
-            dptrace.record``), ``ranks`` (how many processes) and ``broken`` (the part of the recorder that fails).
+            dptrace.record``), ``ranks`` (how many processes), ``broken`` (the parts of the recorder that fail)
+            and ``reached`` (whether to say which parts are called).
     """
+    folder.mkdir(exist_ok=True)
     job = folder / "job.json"
     job.write_text(json.dumps([{"folder": str(folder / f"case{i}"), **case} for i, case in enumerate(cases)]))
     done = run_python("-m", "tests.support.unharmed", str(job), cwd=folder, env=environment())
@@ -208,7 +213,8 @@ def _main(job: Path) -> None:
         last = [(folder / f"out{rank}").read_text().splitlines()[-1:] for rank in range(count)]
         said = "".join((folder / f"err{rank}").read_text() for rank in range(count))
         saved = [hashlib.sha1(path.read_bytes()).hexdigest() for path in sorted(folder.glob("parameters*"))]
-        results.append((number, End([codes, last, saved], (folder / "run" / "run.json").exists(), said)))
+        reached = sorted({path.name for path in folder.glob("reached/*")})
+        results.append((number, End([codes, last, saved], (folder / "run" / "run.json").exists(), said, reached)))
         shutil.rmtree(folder)
     job.write_text(json.dumps([end for _, end in sorted(results)]))
 
@@ -244,7 +250,10 @@ def _start(case: dict[str, Any], folder: Path, rank: int, count: int, port: str)
             os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)})
         if case["how"] == "plain":
             _run_plain(case)
-        _break(case.get("broken"))
+        if "broken" in case:
+            _break(case["broken"])
+        if case.get("reached"):
+            _note(folder / "reached")
         from dptrace.record.__main__ import main
 
         options = ["--steps", "2", "--warmup", "2", "--modules", "-o", "run"]
@@ -279,29 +288,52 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-class _Broken(dict[str, Any]):
-    """The parts of the recorder, of which one fails as soon as it is known."""
+class _Changed(dict[str, Any]):
+    """The parts of the recorder, of which each is changed as soon as it is known."""
 
-    name = ""
+    def __init__(self, change: Callable[[str, Any], None]) -> None:
+        self.change = change
 
     def __setitem__(self, name: str, part: Any) -> None:
-        if name == self.name:
-
-            def fail(*arguments: Any, **keywords: Any) -> Any:
-                raise ValueError("broken for a test")
-
-            part.function = fail
+        self.change(name, part)
         super().__setitem__(name, part)
 
 
-def _break(name: str | None) -> None:
+def _change(change: Callable[[str, Any], None]) -> None:
     from dptrace.record import safety
 
-    if name is not None:
-        known, safety.parts = safety.parts, _Broken()
-        _Broken.name = name
-        for other, part in known.items():
-            safety.parts[other] = part
+    known, safety.parts = safety.parts, _Changed(change)
+    for name, part in known.items():
+        safety.parts[name] = part
+
+
+def _break(broken: list[str]) -> None:
+    """Let parts fail."""
+
+    def fail(*arguments: Any, **keywords: Any) -> Any:
+        raise ValueError("broken for a test")
+
+    def change(name: str, part: Any) -> None:
+        if name in broken:
+            part.function = fail
+
+    _change(change)
+
+
+def _note(folder: Path) -> None:
+    """Leave a file named after each part that is called."""
+    folder.mkdir(exist_ok=True)
+
+    def change(name: str, part: Any) -> None:
+        function = part.function
+
+        def noted(*arguments: Any, **keywords: Any) -> Any:
+            (folder / name).touch()
+            return function(*arguments, **keywords)
+
+        part.function = noted
+
+    _change(change)
 
 
 if __name__ == "__main__":
