@@ -97,6 +97,8 @@ class Dump:
     """Of groups by that number, where no entry tells their name."""
     is_cut: bool = False
     """Whether the entries are consecutive and do not begin with the rank's first."""
+    is_whole: bool = False
+    """Whether the entries are known to be all that the rank has begun."""
     has_gaps: bool = False
     """Whether entries between others were left out, as completed ones are by ``onlyActive``."""
 
@@ -332,6 +334,9 @@ def _dump(rank: int, path: Path, content: Mapping[str, Any]) -> Dump:
         first = ids[0] or 0
         dump.has_gaps = ids != [*range(first, first + len(ids))]
         dump.is_cut = first > 0 and not dump.has_gaps
+        firsts = {(call.group, call.is_p2p): call.number for call in reversed(calls)}
+        dump.is_whole = first == 0 and not dump.has_gaps and max(firsts.values()) <= 1
+    dump.is_whole |= not calls
     _add_progress(dump, content.get("pg_status"), entries or ())
     return dump
 

@@ -350,24 +350,57 @@ class _Job:
 
     def _unpaired(self) -> Iterator[Fault]:
         """Yield sends and receives that wait for their other side; torch records those of NCCL."""
-        waiting: dict[tuple[str, tuple[int, int], int], Call] = {}
+        messages: dict[tuple[str, tuple[int, int]], dict[int, Calls]] = {}
         for rank, dump in self.dumps.items():
             for call in dump.calls:
-                if call.is_p2p and not call.is_over and (pair := peers(call, self.members(call.group))):
-                    waiting.setdefault((call.group, pair, rank), call)
-        for (group, pair, rank), call in waiting.items():
-            source, target = pair
-            other = target if rank == source else source
-            does, missing = ("send to", "receive") if rank == source else ("receive from", "send")
-            theirs = waiting.get((group, pair, other))
-            begun = f"In group {group}, {ranks_text([rank])} waits to {does} {ranks_text([other])}"
-            place = group, call.number, call.operator
-            if theirs is None:
-                text = f"{begun}, which has not begun to {missing}."
-                yield Fault("missing", *place, [other], [rank], text, call.created_ns or 0)
-            elif rank == source and _total(call.input_sizes) != _total(theirs.output_sizes):
-                text = f"{begun}: {_text([call])} against {_text([theirs])}."
-                yield Fault("sizes", *place, [rank, other], [rank, other], text, call.created_ns or 0)
+                if call.is_p2p and (pair := peers(call, self.members(call.group))) and rank in pair:
+                    messages.setdefault((call.group, pair), {}).setdefault(rank, []).append(call)
+        for (group, pair), sides in messages.items():
+            for rank in sides:
+                if fault := self._message(group, pair, rank, sides):
+                    yield fault
+
+    def _message(self, group: str, pair: tuple[int, int], rank: int, sides: Mapping[int, Calls]) -> Fault | None:
+        """Return what is wrong with the first open message of a pair on one side, ``rank``.
+
+        The n-th send belongs to the n-th receive, where both dumps go back to the first; else the open ones are paired.
+        """
+        source, target = pair
+        other = target if rank == source else source
+        ours, theirs = sides[rank], sides.get(other, [])
+        at = next((at for at, call in enumerate(ours) if not call.is_over), None)
+        if at is None:
+            return None
+        call = ours[at]
+        is_counted = not self.is_open_only and all(side in self.dumps and self.dumps[side].is_whole for side in pair)
+        match = next(iter(theirs[at:]) if is_counted else (one for one in theirs if not one.is_over), None)
+        does, side = ("send to", "receive") if rank == source else ("receive from", "send")
+        place = group, call.number, call.operator
+        begun = f"In group {group}, {ranks_text([rank])} waits to {does} {ranks_text([other])}"
+        created = call.created_ns or 0
+        if match is None:
+            text = f"{begun}."
+            if is_counted:
+                text = f"{begun}, which has not begun to {side}."
+                if theirs:
+                    text = (
+                        f"{begun} their message {at + 1}; {ranks_text([other])} has begun to {side} only {len(theirs)}."
+                    )
+            elif other in self.dumps:
+                text = (
+                    f"{begun}, which has no open {side} in its dump; one that it has completed may be left out there."
+                )
+            return Fault("missing", *place, [other], [rank], text, created)
+        sent, received = (call, match) if rank == source else (match, call)
+        if (rank == source or match.is_over) and _total(sent.input_sizes) != _total(received.output_sizes):
+            text = f"{begun}: {_text([call])} against {_text([match])}"
+            text += "." if is_counted else ", if these are one message: the dumps do not go back to the first."
+            return Fault("sizes", *place, [rank, other], [rank, other], text, created)
+        # Behind an earlier call the GPU has not come to this one.
+        if match.is_over and call is self._open_call(rank):
+            text = f"{begun}, which has completed its side of it: {ranks_text([rank])} is behind on the GPU."
+            return Fault("gpu", *place, [rank], [rank], text, created)
+        return None
 
     def _causes(self, faults: Sequence[Fault]) -> list[Fault]:
         by_kind: dict[str, list[Fault]] = {}

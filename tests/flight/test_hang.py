@@ -129,7 +129,7 @@ CASES: dict[str, tuple[dict[int, list[Call]], dict[tuple[str, str], list[int]], 
         {WORLD: [0, 1]}, [("group", [0, 1])], "Rank 1 is in message 3 (send 1->0)",
     ),
     "a receive in a pipeline": (
-        {0: [waits("recv 0<-1", is_p2p=True)], 1: [waits("recv 1<-2", is_p2p=True)], 2: []},
+        {0: [waits("recv 0<-1", 1, is_p2p=True)], 1: [waits("recv 1<-2", 1, is_p2p=True)], 2: []},
         {WORLD: [0, 1, 2]}, [("missing", [2])], "rank 1 waits to receive from rank 2, which has not begun to send",
     ),
 }  # fmt: skip
@@ -247,8 +247,41 @@ def test_a_send_without_its_receive_beside_a_collective_that_all_began(tmp_path:
 
     content = find_hang([write(tmp_path / "dumps", calls, groups)])
     assert [("missing", [1])] == causes(content)
-    assert "rank 0 waits to send to rank 1, which has not begun to receive" in content["verdict"]
+    assert "rank 0 waits to send to rank 1, which has no open receive" in content["verdict"]
     assert ["stalled"] == [fault["kind"] for fault in content["faults"] if not fault["is_cause"]]
+
+
+def sends(number: int, is_over: bool = False, sizes: Any = ((8,),)) -> Call:
+    return call("send 0->1", number, "completed" if is_over else "started", is_p2p=True, sizes=sizes)
+
+
+def receives(number: int, is_over: bool = False) -> Call:
+    return call("recv 1<-0", number, "completed" if is_over else "started", is_p2p=True)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "first", "expected", "words"),
+    [
+        ([sends(1, True), sends(2, True), sends(3)], [receives(1, True), receives(2, True)], 0, [("missing", [1])],
+         "message 3; rank 1 has begun to receive only 2"),
+        # NCCL may complete a send before its receive: that of the open one is the third.
+        ([sends(1, True), sends(2, True), sends(3)], [receives(1, True), receives(2)], 0, [("gpu", [1])],
+         "rank 1 waits to receive from rank 0, which has completed its side"),
+        ([sends(1, True), sends(2, sizes=[[9]])], [receives(1), receives(2)], 0, [("sizes", [0, 1])], "[9]"),
+        ([sends(1, True), sends(2, sizes=[[9]])], [receives(1), receives(2)], 7, [("sizes", [0, 1])], "if these are"),
+        ([sends(1)], [receives(1, True)], 0, [("gpu", [0])], "rank 1, which has completed its side"),
+        ([sends(1)], [receives(1, True)], 7, [("missing", [1])], "may be left out there"),
+        ([sends(1, True)], [receives(1)], 0, [("gpu", [1])], "rank 1 is behind on the GPU"),
+    ],
+)  # fmt: skip
+def test_messages_are_counted_where_both_dumps_are_whole(
+    ours: list[Call], theirs: list[Call], first: int, expected: Any, words: str, tmp_path: Path
+) -> None:
+    """A message is the n-th of its pair; where the recorder lost some, the answer says what it takes for granted."""
+    content = find_hang([write(tmp_path / "dumps", {0: ours, 1: theirs}, first=first)])
+
+    assert expected == causes(content)
+    assert words in content["verdict"]
 
 
 def test_collectives_that_all_began_are_told_by_the_first(tmp_path: Path) -> None:
