@@ -49,11 +49,14 @@ def command(paths: tuple[str, ...], to: Destination, verbosity: str) -> None:
 
 def _print(content: dict[str, Any], console: Any) -> None:
     from dptrace.viewers.base.table import MAX_ROWS, plain, print_text_table
-    from dptrace.viewers.pages.flight import tables
+    from dptrace.viewers.pages.flight import causes, tables
 
-    console.print(plain(sanitize(content["verdict"])), style="bold", soft_wrap=True)
+    is_piped = not console.is_terminal  # one line for a sentence, for grep
+    if cause := causes(content):
+        console.print(plain(sanitize(f"C{cause[1:]}")), style="bold", soft_wrap=is_piped)
+    console.print(plain(sanitize(content["verdict"])), soft_wrap=is_piped)
     for sentence in content["next"]:
-        console.print(plain(sanitize(f"→ {sentence}")), soft_wrap=True)
+        console.print(plain(sanitize(f"→ {sentence}")), style="bold", soft_wrap=is_piped)
     for title, cells in tables(content, stacks=False, narrow=console.width < _WIDE).items():
         console.print()
         print_text_table(cells.truncated(MAX_ROWS), title, console)

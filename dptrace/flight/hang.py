@@ -29,7 +29,7 @@ _ROOTED = {"broadcast", "broadcast_oop", "reduce", "reduce_oop", "gather", "scat
 _EMPTY = "The dumps hold no collective: none was begun, or the recorder was off (TORCH_NCCL_TRACE_BUFFER_SIZE=2000)."
 NEXT = {
     "missing": (
-        "Look at {} after that: data that do not come, a loop that ended early (unequal numbers of batches: "
+        "Look at what {} did instead: data that do not come, a loop that ended early (unequal numbers of batches: "
         "drop_last=True, or DistributedDataParallel's join()), a branch that others do not take, or a blocked host "
         "(py-spy dump --pid PID shows where it is)."
     ),
@@ -343,9 +343,8 @@ class _Job:
         late = [rank for rank in behind if begun[rank] < max(begun.values())]
         if late:
             least = min(begun[rank] for rank in late)
-            text += (
-                f", and {ranks_text(late)} on the host, too: begun up to {least}, others up to {max(begun.values())}"
-            )
+            who = "" if late == list(behind) else f"{ranks_text(late)} "
+            text += f", and {who}on the host, too: begun up to {least}, others up to {max(begun.values())}"
         return f"{text}."
 
     def _unpaired(self) -> Iterator[Fault]:
@@ -387,9 +386,7 @@ class _Job:
                         f"{begun} their message {at + 1}; {ranks_text([other])} has begun to {side} only {len(theirs)}."
                     )
             elif other in self.dumps:
-                text = (
-                    f"{begun}, which has no open {side} in its dump; one that it has completed may be left out there."
-                )
+                text = f"{begun}, which has no open {side} in its dump (a completed one may be left out)."
             return Fault("missing", *place, [other], [rank], text, created)
         sent, received = (call, match) if rank == source else (match, call)
         if (rank == source or match.is_over) and _total(sent.input_sizes) != _total(received.output_sizes):

@@ -270,7 +270,7 @@ def receives(number: int, is_over: bool = False) -> Call:
         ([sends(1, True), sends(2, sizes=[[9]])], [receives(1), receives(2)], 0, [("sizes", [0, 1])], "[9]"),
         ([sends(1, True), sends(2, sizes=[[9]])], [receives(1), receives(2)], 7, [("sizes", [0, 1])], "if these are"),
         ([sends(1)], [receives(1, True)], 0, [("gpu", [0])], "rank 1, which has completed its side"),
-        ([sends(1)], [receives(1, True)], 7, [("missing", [1])], "may be left out there"),
+        ([sends(1)], [receives(1, True)], 7, [("missing", [1])], "may be left out"),
         ([sends(1, True)], [receives(1)], 0, [("gpu", [1])], "rank 1 is behind on the GPU"),
     ],
 )  # fmt: skip
@@ -404,6 +404,8 @@ def test_the_answer_has_a_page_and_json(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in text
     assert all(word in text for word in ("Stack of rank 2", "train.py:33", "Who hangs"))
     assert "\x1b" not in printed.output + as_json.output
+    assert "Cause: rank 2 (another collective)\n" in printed.output
+    assert "cause: rank 2 (another collective)" in text
     content = json.loads(as_json.stdout)
     assert ([2], "operator") == (content["culprits"], content["faults"][0]["kind"])
     assert content == json.loads(json.dumps(find_hang([folder])))

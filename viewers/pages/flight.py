@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dptrace.core.units import plural, ranks_text
+from dptrace.core.units import listed, plural, ranks_text
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.page import Markup, Section, section_page, sections
 from dptrace.viewers.base.table import TextTable
@@ -23,6 +23,8 @@ def tables(content: Mapping[str, Any], stacks: bool = True, narrow: bool = False
     """
     of_tensors = any(fault["kind"] in ("sizes", "dtypes") for fault in content["faults"])
     shown = [name for name in _COLUMNS if of_tensors or not narrow or name not in ("sizes", "dtypes")]
+    if narrow and not any(row.get("line") or row.get("place") for row in content["ranks"]):
+        shown.remove("where")
     by_cells: dict[tuple[str, ...], list[int]] = {}
     by_stack: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for row in content["ranks"]:
@@ -64,6 +66,31 @@ def _table(columns: tuple[str, ...], rows: Any) -> TextTable:
     return TextTable(columns, tuple(rows), len(columns))
 
 
+def causes(content: Mapping[str, Any]) -> str:
+    """Return who is the cause and why, as "cause: rank 2 (behind on the GPU)"; "" where no rank is."""
+    ranks: dict[str, set[int]] = {}
+    for fault in content["faults"]:
+        if fault["is_cause"] and fault["culprits"]:
+            ranks.setdefault(fault["kind"], set()).update(fault["culprits"])
+    said = (f"{ranks_text(sorted(culprits))} ({_WRONG[kind]})" for kind, culprits in ranks.items())
+    return f"cause: {listed(list(said))}" if ranks else ""
+
+
+_WRONG = {
+    "missing": "did not come",
+    "gpu": "behind on the GPU",
+    "group": "in a collective of another group",
+    "no dump": "left no dump",
+    "operator": "another collective",
+    "dtypes": "other types",
+    "sizes": "other sizes",
+    "order": "another order of collectives",
+    "stalled": "furthest behind",
+    "unknown": "unknown",
+}
+"""What is wrong with the ranks that are the cause, by the kind of fault."""
+
+
 def flight_document(content: Mapping[str, Any]) -> str:
     """Draw where a job hangs as one HTML page."""
     advice = Markup("").join(Markup("<p>→ {}</p>").format(sentence) for sentence in content["next"])
@@ -72,7 +99,6 @@ def flight_document(content: Mapping[str, Any]) -> str:
         Section(f"table-{number}", title, cells=cells, open=True)
         for number, (title, cells) in enumerate(tables(content).items())
     ]
-    culprits = f"cause: {ranks_text(content['culprits'])}" if content["culprits"] else ""
-    facts = (content["source"], plural(len(content["ranks"]), "rank"), culprits)
+    facts = (content["source"], plural(len(content["ranks"]), "rank"), causes(content))
     head = Headline("Who hangs", "flight", tuple(filter(None, facts)), tuple(content["notes"]))
     return section_page(head, said + sections(parts))
