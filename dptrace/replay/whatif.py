@@ -438,7 +438,8 @@ class Replay:
         longer_ns = _step(predicted) - _step(self.measured)
         # What comes before the first step counts in none.
         gain = float((self.base.length_ns - changed.length_ns).mean())
-        gain = gain if gain <= 0 else max(0.0, gain - max(0, round(bound) - _step(variants[0])))
+        if gain > 0 and _step(variants[0]) < round(bound):
+            gain = min(gain, max(0.0, self._replayed_step_ns - round(bound)))
         if _is_only_faster(self.model, model):
             gain = max(0.0, gain)
             if longer_ns > 0 and _micro_steps(changes) == 1:

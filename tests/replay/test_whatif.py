@@ -160,11 +160,11 @@ def test_one_rank_on_a_cpu_has_no_links_and_no_launches(options: dict[str, Any])
     ],
 )
 def test_faster_parts_never_end_the_run_later(name: str, option: str) -> None:
-    """The gain at the end of the run rises with the speed of compute and of links, on CPUs and on GPUs."""
+    """The gain rises with the speed of compute and of links, on CPUs and on GPUs, up to what the hosts need."""
     opened = dptrace.open(ROOT / "traces" / name if "cpu" in name else real(name))
     gains = [opened.whatif(**{option: factor}).run_gain_ns for factor in (1, 1.5, 4)]  # type: ignore[arg-type]
 
-    assert 0 == gains[0] < gains[1] < gains[2]
+    assert 0 == gains[0] < gains[1] <= gains[2]
 
 
 def test_a_step_is_no_longer_where_what_came_before_it_is_faster(tmp_path: Path) -> None:
