@@ -179,9 +179,8 @@ class Threshold:
             text += f": these recordings fail it in 4 of 5 cases only for a change of {self._amount(change, found)}"
         if needed is not None:
             have = min(len(comparison.before), len(comparison.after))
-            return (
-                f"{text}; about {needed} recordings of each side (here {have}) find one of {self._amount(change, size)}"
-            )
+            here = f"here {have}" if have > 1 else "here 1, which does not show how recordings differ"
+            return f"{text}; about {needed} recordings of each side ({here}) find one of {self._amount(change, size)}"
         return text
 
     def _signed(self, change: Change, ns: float) -> str:
