@@ -47,7 +47,10 @@ def test_errors_are_one_tree() -> None:
         (lambda run: run.whatif(bandwidth="fast"), "bandwidth=fast: expected a factor"),
         (lambda run: run.whatif(kernels={"nothing": 2}), "kernels 'nothing' fits no kernel"),
         (lambda run: run.whatif(bucket_cap_mb=0), "bucket_cap_mb=0: must be above 0"),
-        (lambda run: dptrace.predict(), "Give the model: params=7e9, layers and hidden, or layers_of=784,1024,10."),
+        (
+            lambda run: dptrace.predict(),
+            "Give the model: model=llama3-8b, params=7e9, layers and hidden, or",
+        ),
         (lambda run: dptrace.predict(params=7e9, precision="fp1"), "precision=fp1: choose from"),
         (lambda run: dptrace.explain("ring", alpha_us=1), "alpha_us and bandwidth_gbps describe a link"),
         (lambda run: dptrace.predict_message(1e6, gamma_ps=-1), "gamma_ps=-1: "),

@@ -88,7 +88,7 @@ _CSV = click.option(
 @click.option(
     "--fail-unchecked",
     is_flag=True,
-    help="Let --fail-if also fail where the runs do not have the figure, or can't tell whether it is crossed.",
+    help="Let --fail-if also fail on figures that the runs lack or can't decide.",
 )
 @workload_options
 @align_option

@@ -82,7 +82,6 @@ def test_a_number_is_finite_and_within_its_limits(number: Number, taken: list[An
         (lambda run: dptrace.predict(params=NAN), "params"),
         (lambda run: dptrace.predict(params="7B"), "params"),
         (lambda run: dptrace.predict(params=7e9, seq=None), "seq"),
-        (lambda run: dptrace.predict(params=7e9, link=None), "link"),
         (lambda run: dptrace.predict(params=7e9, gpu=5), "gpu"),
         (lambda run: dptrace.memory(params=7e9, gpus=0), "gpus"),
         (lambda run: dptrace.memory(params=7e9, batch=512.0), "batch"),

@@ -201,7 +201,8 @@ def test_nccls_own_tools_tell_who_is_behind(tmp_path: Path) -> None:
     assert "rank 3 does not respond (10.0.0.2, process 7)." in by_ras["verdict"]
     assert "ranks 0, 2 began collective 57 (AllReduce), rank 1 only 56." in by_ras["verdict"]
     assert "ranks 0, 1 completed collective 8 (AllReduce), rank 2 only 7." in by_inspector["verdict"]
-    assert "57 AllReduce" in " ".join(flight(ras, options=()).output.split())
+    wide = CliRunner(env={"COLUMNS": "132"}).invoke(cli, ["flight", str(ras)])
+    assert "57 AllReduce" in wide.output
     assert (1, True) == ((done := flight(ras, logs)).exit_code, "give those of one" in done.output)
 
 

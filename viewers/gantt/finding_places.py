@@ -76,7 +76,9 @@ def place_of(finding: Finding, run: Run, chart: Chart) -> Place | None:
     """Return where a chart shows a finding; None where it does not show its step."""
     evidence = finding.evidence
     for track in _tracks_of(chart, evidence.get("rank")):
-        step = _step(chart, track, evidence.get("step"))
+        # What is late after the last collective is in no step that a collective names.
+        ends = finding.kind == "straggler" and evidence.get("step") is None and chart.tracks[track].steps
+        step = _step(chart, track, chart.tracks[track].steps[-1] if ends else evidence.get("step"))
         if step is None:
             continue
         if "instance" in evidence:

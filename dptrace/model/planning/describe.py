@@ -60,6 +60,7 @@ _NODES = "Nodes to which a token's experts are limited."
 _OVERLAP = "Messages of layers that run under their products: {}."
 _SIZE, _NUMBER = Number(1, 1e18), Number(1, 8, whole=True)
 _LINK = "Links within and between nodes: names, or 5us:12.5GB/s. [by --gpu]"
+_MODEL = "A known model, such as llama3-70b; another name lists them."
 _GPU = "a100, h100, b200, rtx4090, mi300x …, or mine:TFLOP/s:GB:GB/s of memory. [h100]"
 _SCHEDULE = "Pipeline: {}. [1f1b; without --strategy all]"
 _LAYERS_OF = "An MLP by its widths: 784,1024,512,10. Or resnet18."
@@ -72,7 +73,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     Each field is declared once, with its option: the verbs' options and checks, and :data:`OPTIONS`, follow.
     """
 
-    model: Annotated[str | None, Option("A known model: {}.", tuple(MODELS), "NAME")] = None
+    model: Annotated[str | None, Option(_MODEL, tuple(MODELS), "NAME")] = None
     params: Annotated[float | None, Option("Parameters of the model: 7e9 or 7B.", _SIZE)] = None
     layers_of: Annotated[str | None, Option(_LAYERS_OF, metavar="WIDTHS")] = None
     layers: Annotated[int | None, Option("Layers of the decoder. [by --params]", COUNT)] = None

@@ -153,14 +153,14 @@ def test_the_chosen_steps_and_ranks_are_drawn() -> None:
 
 
 def test_findings_are_numbered_in_the_chart_and_written_below() -> None:
-    """The culprit is framed, and the text of the finding stands below the rows with its number."""
+    """The place is framed, and the text of the finding stands below the rows with its number."""
     run = dptrace.open(str(TRACES / "interleaved_cpu_2ranks"))
     drawn = figure_svg(run, annotate=True)
     numbers = [text for text in texts(drawn) if text in "123"]
 
     assert numbers.count("1") == 2
-    assert any("waits for rank 1" in text for text in texts(drawn))
-    assert not any("waits for rank 1" in text for text in texts(figure_svg(run)))
+    assert any("of its time is exposed" in text for text in texts(drawn))
+    assert not any("of its time is exposed" in text for text in texts(figure_svg(run)))
 
 
 def marked(drawn: str) -> dict[str, list[tuple[float, float]]]:
