@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         predict_message,
         save_baseline,
         show,
+        stage_whatif,
         whatif,
     )
     from dptrace.comparison.compare import Comparison
@@ -63,6 +64,7 @@ __all__ = [
     "record",
     "save_baseline",
     "show",
+    "stage_whatif",
     "watch",
     "whatif",
 ]

@@ -251,6 +251,23 @@ def replay_with(run: RunData, options: Options) -> WhatIf:
     return whatif(run, changes_of(**with_measured_link(options)), bool(options.get("all_ranks")))
 
 
+def stage_whatif(path: str | Path) -> dict[str, Any]:
+    """Return how long a step of a timeline of pipeline stages takes ideally, and what explains the rest.
+
+    Args:
+        path: a file as StragglerAnalysis writes it: one event for each operation of a worker.
+
+    Returns:
+        What ``dptrace whatif TIMELINE --json`` prints.
+
+    Raises:
+        TraceError: the file is missing, empty, damaged or no such timeline, or has an order that can't be replayed.
+    """
+    from dptrace.replay.stage_timeline import stage_whatif
+
+    return stage_whatif(path)
+
+
 def critical_path(run: RunData, step: str | int | None = None) -> CriticalPath:
     """Find the chain of kernels, collectives, launches and host gaps that sets the length of a step, across ranks.
 

@@ -214,6 +214,14 @@ _WHATIF = {
     "interference": ({"ratio low high share": float, "compared": int}, None),
     "doubts": [{"kind text": str, "refuses": bool}],
 }
+_STAGES = {
+    "schema": 1, "kind": "stages", "file verdict text": str, "steps dp_ranks": int,
+    "recorded_step_ns replayed_step_ns ideal_step_ns": int, "slowdown": float,
+    "explains": {"worker stages sequences transfers": float | None},
+    "stages": [{"stage compute_ns": int, "explains": float | None}],
+    "workers": [{"stage dp_rank": int, "explains": float | None}],
+    "forward_backward_correlation stage_correlation": float | None, "notes": [str],
+}
 _SWEPT = {"schema": 1, "swept": str, "best": float | None, "points": [{"value": float, **_WHATIF}]}
 _ON_PATH = {"path_ns": int, "gain_ns": int | None}
 _CRITICAL_PATH = {
@@ -436,7 +444,7 @@ ANSWERS: dict[str, Any] = {
     "history": {"schema": 1, "series": [_SERIES], "worst_first": [str]},
     "log": _LOGGED,
     "flight": _FLIGHT,
-    "whatif": (_WHATIF, _SWEPT),
+    "whatif": (_WHATIF, _SWEPT, _STAGES),
     "critical-path": _CRITICAL_PATH,
     "hta": {"schema": 1, "analysis": str, "tables": {str: [{str: object}]}, "notes": [str]},
     "bench": {"schema": 1, "rows": [Row], "notes": [str], "reading": {str: [str]}},

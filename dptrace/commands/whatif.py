@@ -12,7 +12,7 @@ import click
 
 from dptrace.commands.shared.answer import Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import Whole
-from dptrace.commands.shared.options import Selection, group, opening_options, run_options
+from dptrace.commands.shared.options import Selection, given_options, group, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress, quoted_paths
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import check_output
@@ -144,6 +144,7 @@ Examples:
   dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace
   dptrace whatif runs/naive --schedule ddp -o predicted.html   # the predicted run below the measured one
   dptrace whatif runs/ddp --bucket-cap-mb 1,5,25,100 -o caps.svg
+  dptrace whatif timeline.json.gz                          # of pipeline stages: which worker or stage slows them
 """
 
 
@@ -181,7 +182,19 @@ def command(
 
     Of more than 64 ranks, some are replayed for all that are like them, and those that stand out for themselves. The
     answer says how many, and how far the others are from them at most.
+
+    A timeline of pipeline stages, as ByteDance's StragglerAnalysis writes it from Megatron's timers, is compared with
+    its ideal: all workers and micro-batches even. The answer says whether a worker, uneven stages or uneven sequences
+    explain the difference. It takes no options but those of the output.
     """
+    if _is_of_stages(paths):
+        _refuse_options(to)
+        from dptrace.replay.stage_timeline import stage_whatif
+
+        content = stage_whatif(paths[0])
+        to.write(_stage_answer(content))
+        print_notes(content["notes"])
+        return
     _check(to, export)
     changes, several = parsed(different), swept(different)
     check_changes(changes, several)
@@ -206,6 +219,37 @@ def command(
         _export(answer, export, verbosity, to.force)
     elif to.on_terminal:
         print_hint(f"Next: dptrace critical-path {quoted_paths(paths)}", verbosity)
+
+
+def _is_of_stages(paths: tuple[str, ...]) -> bool:
+    from dptrace.readers.stage_timeline import holds_stage_timeline
+
+    return len(paths) == 1 and Path(paths[0]).is_file() and holds_stage_timeline(paths[0])
+
+
+def _refuse_options(to: Destination) -> None:
+    """Refuse what a timeline of stages has no use for.
+
+    Raises:
+        UsageError: an option was typed that is about a run, or a form that the answer does not have.
+    """
+    given = given_options() - {"paths", "as_json", "as_csv", "output", "force", "verbosity"}
+    typed = [param.opts[0] for param in click.get_current_context().command.params if param.name in given]
+    if typed:
+        raise UsageError(
+            f"{', '.join(typed)}: a timeline of pipeline stages takes no options but --json, -o and -q; leave it out."
+        )
+    if to.form not in ("text", "md", "json"):
+        raise UsageError("What slows down a timeline of pipeline stages is told as text, Markdown or --json.")
+
+
+def _stage_answer(content: dict[str, Any]) -> Answer:
+    def tables(console: Console) -> None:
+        from dptrace.viewers.terminal.stage_timeline import print_stage_whatif
+
+        print_stage_whatif(content, console)
+
+    return Answer(tables, lambda: content)
 
 
 def _readings(changes: Mapping[str, Any]) -> tuple[SecondPass[Any], ...]:

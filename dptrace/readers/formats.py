@@ -64,6 +64,14 @@ def is_flight_dump(name: str, start: bytes) -> bool:
     return bool(_DUMP_NAME.search(name) or _DUMP_KEYS.search(start))
 
 
+_STAGE_OPERATION = re.compile(rb'"(?:forward|backward)-(?:compute|send|recv)"')
+
+
+def is_stage_timeline(start: bytes) -> bool:
+    """Return whether a file with these first bytes (decompressed) lists operations of pipeline stages."""
+    return start.lstrip()[:1] == b"[" and b'"seq_id"' in start and bool(_STAGE_OPERATION.search(start))
+
+
 def pieces(file: Source | Path) -> Iterator[EventPiece]:
     """Read a trace file of any format, gzipped or not, as pieces of event text that end between two events.
 
@@ -86,6 +94,12 @@ def pieces(file: Source | Path) -> Iterator[EventPiece]:
             raise TraceError(
                 f"{source.address}: is a report of Nsight Systems, which only its own nsys reads: from a file on disk, "
                 f"where nsys is on the path. Export it there: {shlex.join(export_command(source.address))}"
+            )
+        if is_stage_timeline(start):
+            advice = shlex.join(["dptrace", "whatif", source.address])
+            raise TraceError(
+                f"{source.address}: is a timeline of pipeline stages, no trace of kernels; what slows its steps down: "
+                f"{advice}"
             )
         if start.startswith(BASELINE):
             advice = shlex.join(["dptrace", "diff", "--baseline", source.address, "RUN"])

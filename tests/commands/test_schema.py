@@ -27,6 +27,7 @@ from tests.support.memory_files import memory_run
 from tests.support.paths import ROOT
 from tests.support.real_traces import REAL
 from tests.support.replay_files import write_job, write_job_with_modules
+from tests.support.stage_timelines import write_stages
 from tests.support.sweeps import make_sweep, result
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -63,6 +64,7 @@ flight ras.json
 whatif naive
 whatif job --no-straggler --bandwidth 2x
 whatif ddp --bucket-cap-mb 1,4,100
+whatif timeline.json.gz
 critical-path naive
 critical-path modules
 hta shared/sharded_h100_8ranks idle-breakdown
@@ -120,6 +122,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "torch_trace" / "dedicated_log_torch_trace_rank_0_x.log").write_text(GRAPH_LOG)
     write(made / "dumps", {0: [call("all_reduce", 1), call("broadcast", 2, "started")], 1: [call("all_reduce", 1)]})
     (made / "ras.json").write_text(json.dumps(RAS))
+    write_stages(made / "timeline.json.gz", lambda way, stage, *_: 1000.0 + 500 * stage, 2, 2)
     (made / "table.csv").write_text(CSV)
     (made / "links.json").write_text(json_text(link_report(measured())))
     some = with_algorithms(measured(kinds=("all_reduce", "send_recv")))
