@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,9 +36,14 @@ def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest
     (tmp_path / "train.py").write_text("raise ValueError")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # which a program replaces
     ranks = spawn.OwnRanks(spawn._Start("train.py", {}, os.getpid()), print)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    with pytest.raises(Left, match="1"):
-        runner._run(str(tmp_path / "train.py"), False, OptimizerSteps(), ranks)
+    try:
+        with pytest.raises(Left, match="1"):
+            runner._run(str(tmp_path / "train.py"), False, OptimizerSteps(), ranks)
+    finally:
+        for number, handler in handlers.items():  # which a rank that ends ignores
+            signal.signal(number, handler)
 
 
 FORKING = """
