@@ -144,7 +144,7 @@ Examples:
   dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace
   dptrace whatif runs/naive --schedule ddp -o predicted.html   # the predicted run below the measured one
   dptrace whatif runs/ddp --bucket-cap-mb 1,5,25,100 -o caps.svg
-  dptrace whatif timeline.json.gz                          # of pipeline stages: which worker or stage slows them
+  dptrace whatif timeline.json.gz          # of pipeline stages: which worker or stage slows them
 """
 
 

@@ -54,7 +54,7 @@ def gain_sentence(finding: Finding) -> str:
     known = gain.high_ns is not None
     between, at_most = (f" ({low} to {high})", f" (at most {high} a step)") if known else ("", "")
     text = f"{duration(gain.ns)} a step{between}" if gain.ns else f"nothing{at_most}"
-    if abs(gain.next_ns - gain.ns) > 0.1 * max(gain.ns, gain.next_ns):
+    if abs(gain.next_ns - gain.ns) > 0.05 * max(gain.ns, gain.next_ns):
         text = f"{duration(gain.next_ns) if gain.next_ns else 'nothing'} after those above, alone {text}"
     return f"Gains {text}: {gain.change}. {gain.reason}".rstrip()
 

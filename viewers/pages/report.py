@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dptrace.analysis.findings.finding import nothing_found
+from dptrace.analysis.findings.finding import leading, nothing_found
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import middle_step_of
@@ -21,6 +21,7 @@ from dptrace.viewers.gantt.host import host_data, host_notes
 from dptrace.viewers.gantt.page.data import details, scene
 from dptrace.viewers.gantt.page.document import add_unknown, fitting, gantt_page, run_data
 from dptrace.viewers.pages.gantt_svg import gantt_svg
+from dptrace.viewers.terminal.split import minor_sentence
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS, View
 
@@ -140,9 +141,11 @@ def _findings(run: Run) -> Markup:
             sanitize(f.advice),
             gain.format(sanitize(gain_sentence(f))),
         )
-        for f in found
+        for f in leading(found)
     )
-    return Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
+    listed = Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
+    minor = minor_sentence(found)
+    return listed + Markup('<p class="findings">{}</p>\n').format(sanitize(minor)) if minor else listed
 
 
 def _facts(run: Run, place: str = "") -> Markup:
