@@ -14,7 +14,7 @@ from dptrace.watch.verdict import Totals, lines
 
 PAGE_FILE = "watch.html"
 _COLUMNS, _ROWS, _WIDTH, _TREND, _CELL = 120, 48, 960, 120, 12
-_STYLE = "body{font:14px system-ui;margin:2em;max-width:1000px}pre{overflow:auto}svg{display:block;margin:1em 0}"
+_STYLE = "body{font:14px system-ui;margin:2em;max-width:1000px}pre{white-space:pre-wrap}svg{display:block;margin:1em 0}"
 
 
 def document(totals: Totals, content: Mapping[str, Any], name: str, goes_on: bool) -> str:
@@ -47,16 +47,19 @@ def _heatmap(late: Floats, totals: Totals) -> str:
     """Return lateness of ranks (down) over steps (right); of several in a cell the largest."""
     rows = np.array_split(np.arange(len(late)), min(_ROWS, len(late)))
     columns = np.array_split(np.arange(late.shape[1]), min(_COLUMNS, late.shape[1]))
-    width, most = _WIDTH / len(columns), max(1.0, float(late.max()))
+    width, most = _WIDTH / late.shape[1], max(1.0, float(late.max()))
     cells = []
     for number, ranks in enumerate(rows):
-        for place, steps in enumerate(columns):
+        for steps in columns:
             share = float(late[np.ix_(ranks, steps)].max()) / most
             if share > 0.02:
-                at = f'x="{place * width:.1f}" y="{number * _CELL}" width="{width:.1f}" height="{_CELL - 1}"'
+                at = f'x="{steps[0] * width:.1f}" width="{len(steps) * width:.1f}"'
+                at += f' y="{number * _CELL}" height="{_CELL - 1}"'
                 what = f"rank {totals.ranks[ranks[0]]}, step {totals.late_course.first_step(int(steps[0])):,}"
                 cells.append(f'<rect {at} opacity="{share:.2f}"><title>{what}</title></rect>')
     size = f'width="{_WIDTH}" height="{len(rows) * _CELL}"'
     frame = f'<rect {size} fill="#f4f4f4"/>'
     name, shown = 'role="img" aria-label="Lateness by rank and step"', "".join(cells)
-    return f'<svg {name} {size}>{frame}<g fill="#c0392b">{shown}</g></svg>'
+    first, last = (totals.late_course.first_step(place) for place in (0, late.shape[1] - 1))
+    below = f"Ranks {totals.ranks[0]} to {totals.ranks[-1]}, down; steps {first:,} to {last:,}, from left to right."
+    return f'<svg {name} {size}>{frame}<g fill="#c0392b">{shown}</g></svg><p>{below}</p>'
