@@ -14,11 +14,8 @@ from pathlib import Path
 from dptrace.errors import DptraceError
 from dptrace.record.messages import LauncherSettings, restart_count
 from dptrace.record.options.catalog import Schedule
-from dptrace.record.options.command_line import Program, check_program
+from dptrace.record.options.command_line import Program, check_program, is_first_rank, local_rank_words
 from dptrace.record.run_folder import RunFolder
-
-_LOCAL_RANK = ("--local_rank=", "--local-rank=")
-"""What deepspeed and torch.distributed.launch put before all other words, for the script."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Read the options before the script, and run it as one rank."""
     words = sys.argv[1:]
-    ranks = [word for word in words[:1] if word.startswith(_LOCAL_RANK)]
+    ranks = local_rank_words(words)
     parser = _parser()
     given = parser.parse_args(words[len(ranks) :])
     if given.light and given.modules:
@@ -69,9 +66,7 @@ def main() -> None:
         if records:
             run.check(given.force)
     except DptraceError as error:
-        variables = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-        rank = next((os.environ[name] for name in variables if name in os.environ), "0")
-        parser.exit(error.exit_code, f"Error: {error}\n" if rank == "0" else "")  # once
+        parser.exit(error.exit_code, f"Error: {error}\n" if is_first_rank() else "")  # once
     sys.argv = [given.script, *ranks, *given.arguments]
     if not records:
         from dptrace.record.script.execute import execute

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 from dptrace.errors import DptraceError
-from dptrace.record.options.command_line import Program, check_program
-
-_LOCAL_RANK = ("--local_rank=", "--local-rank=")
-"""What deepspeed and torch.distributed.launch put before all other words, for the script."""
+from dptrace.record.messages import restart_count
+from dptrace.record.options.command_line import Program, check_program, is_first_rank, local_rank_words
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,13 +35,12 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Read the options before the script, and run it as one rank."""
     words = sys.argv[1:]
-    ranks = [word for word in words[:1] if word.startswith(_LOCAL_RANK)]
+    ranks = local_rank_words(words)
     parser = _parser()
     given = parser.parse_args(words[len(ranks) :])
     program = Program(given.script, given.is_module)
     folder = Path(os.path.abspath(given.output or f"runs/{program.name}-watch"))
-    variables = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-    rank = next((os.environ[name] for name in variables if name in os.environ), "0")
+    is_first = is_first_rank()
     from dptrace.record.script.runner import run_program
     from dptrace.watch.folder import check_folder
     from dptrace.watch.session import Settings, prepare_rank
@@ -52,10 +49,10 @@ def main() -> None:
         if min(given.every, given.captures, given.capture_steps - 1) < 0:
             parser.error("--every and --captures are 0 or more, --capture-steps is 1 or more")
         check_program(program)
-        if rank == "0" and not given.launched and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        if is_first and not given.launched and not restart_count():
             check_folder(folder, given.force)
     except DptraceError as error:
-        parser.exit(error.exit_code, f"Error: {error}\n" if rank == "0" else "")  # once
+        parser.exit(error.exit_code, f"Error: {error}\n" if is_first else "")  # once
     Settings(
         str(folder), given.every, not given.launched, given.quiet, given.captures, given.capture_steps, given.export
     ).set()

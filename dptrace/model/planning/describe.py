@@ -60,7 +60,7 @@ _NODES = "Nodes to which a token's experts are limited."
 _OVERLAP = "Messages of layers that run under their products: {}."
 _SIZE, _NUMBER = Number(1, 1e18), Number(1, 8, whole=True)
 _LINK = "Links within and between nodes: names, or 5us:12.5GB/s. [by --gpu]"
-_MODEL = "A known model, such as llama3-70b; another name lists them."
+_MODEL = "A known model, such as llama3-70b; an unknown name lists all."
 _GPU = "a100, h100, b200, rtx4090, mi300x …, or mine:TFLOP/s:GB:GB/s of memory. [h100]"
 _SCHEDULE = "Pipeline: {}. [1f1b; without --strategy all]"
 _LAYERS_OF = "An MLP by its widths: 784,1024,512,10. Or resnet18."

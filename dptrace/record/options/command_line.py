@@ -29,11 +29,25 @@ _LAUNCHERS = {
 """Launchers besides torchrun, and the option with which each starts a module; none where it starts any command."""
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Those that ``python -m`` starts."""
+_LOCAL_RANK = ("--local_rank=", "--local-rank=")
+"""What deepspeed and torch.distributed.launch put before all other words, for the script."""
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Where launchers say which rank a process is."""
 _OUTER = {
     *("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba"),
     *("nohup", "env", "time", "nice", "taskset", "numactl", "stdbuf", "sudo", "nsys", "ncu"),
 }
 """Commands that start another command: dptrace can be that one."""
+
+
+def local_rank_words(words: Sequence[str]) -> list[str]:
+    """Return the words that a launcher puts before the options of ``python -m dptrace.record``."""
+    return [word for word in words[:1] if word.startswith(_LOCAL_RANK)]
+
+
+def is_first_rank() -> bool:
+    """Return whether this process is rank 0 of whatever launcher started it, or has no launcher."""
+    return "0" == next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0")
 
 
 @dataclass(frozen=True, slots=True)

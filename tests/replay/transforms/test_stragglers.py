@@ -143,5 +143,6 @@ def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
     said = answer(tmp_path)
 
     # Where other processes need the cores, windows with and without the delays show the truth as well as they agree.
-    assert said["truth"] == pytest.approx(said["saved"], rel=0.15, abs=2 * said["off"])
+    allowed = min(2 * said["off"], 0.4 * said["truth"])
+    assert said["truth"] == pytest.approx(said["saved"], rel=0.15, abs=allowed)
     assert ranks == said["ranks"]
