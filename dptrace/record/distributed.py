@@ -9,6 +9,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Container, Iterator, Mapping
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.05
 _exit = os._exit
 """As Python has it; a script's own calls are replaced."""
+_CLOSING_S = 5.0
+"""How long an end waits for files that another thread holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +114,15 @@ def _check_same_command(world: World) -> None:
 def exit_now(code: int) -> NoReturn:
     """End this process without its exit handlers and its teardown, or by a signal, whose number is then negative.
 
-    Files that are open are written first, as Python does in its teardown.
+    Files that are open are written first, as Python does in its teardown, unless another thread holds one: a thread
+    that wrote when the script forked holds it in the child forever.
     """
-    with suppress(Exception):  # a full disk, a terminal that is gone, a stream that the script has closed or replaced
-        sys.stdout.flush()
-    with suppress(Exception):
-        sys.stderr.flush()
-    _close_files()
+    closing = threading.Thread(target=_close_files, daemon=True)
+    try:
+        closing.start()
+        closing.join(_CLOSING_S)
+    except RuntimeError:  # the interpreter is ending and starts no thread
+        _close_files()
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -126,6 +131,9 @@ def exit_now(code: int) -> NoReturn:
 
 def _close_files() -> None:
     """Close the files that are open for writing: text, then what compresses, then the buffers below both."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a full disk, a terminal that is gone, a stream that the script closed or replaced
+            stream.flush()
     found = [file for file in gc.get_objects() if issubclass(type(file), (io.TextIOWrapper, io.BufferedIOBase))]
     buffers = [file for file in found if isinstance(file, io.BufferedWriter | io.BufferedRandom)]
     texts = [file for file in found if isinstance(file, io.TextIOWrapper)]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import os
-import shutil
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +86,21 @@ def write_rank(folder: Path, export: Callable[[str], Any], metadata: dict[str, A
 
 
 def compress(plain: Path, target: Path) -> None:
-    """Write a compressed copy of a file, which appears only when it is complete."""
-    with (
-        plain.open("rb") as source,
-        replacing(target) as packed,
-        gzip.open(packed, "wb", compresslevel=6) as file,
-    ):
-        shutil.copyfileobj(source, file, 1 << 20)
+    """Write a compressed copy of a file, which appears only when it is complete.
+
+    Nothing is held in a buffer of Python's: a child that the script forks meanwhile would write it, too, when it ends.
+    """
+    packer = zlib.compressobj(6, wbits=16 + zlib.MAX_WBITS)  # in the form of gzip
+    with plain.open("rb") as source, replacing(target) as packed, packed.open("wb", buffering=0) as file:
+        while block := source.read(1 << 20):
+            _write_all(file, packer.compress(block))
+        _write_all(file, packer.flush())
+
+
+def _write_all(file: FileIO, block: bytes) -> None:
+    left = memoryview(block)
+    while left:
+        left = left[file.write(left) :]
 
 
 def start_thread(write: Callable[[], None]) -> threading.Thread | None:

@@ -73,10 +73,34 @@ def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path
     (tmp_path / "forks.py").write_text(FORKING)
     options = ["--gpus", "1", "--steps", "2", "--warmup", "2", "--wait", "0", "-o", "run"]
     command = [sys.executable, "-m", "dptrace", "record", *options, "forks.py"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
 
     assert 0 == ended.returncode, ended.stderr
     assert "complete" == json.loads((tmp_path / "run" / "run.json").read_text())["status"]
+
+
+HOLDING = """
+import os, sys, threading, time
+from dptrace.record.distributed import exit_now
+
+kept = open("kept", "w")
+kept.write("kept")
+full = os.fdopen(os.pipe()[1], "wb")
+threading.Thread(target=full.write, args=(bytes(1 << 20),), daemon=True).start()
+time.sleep(0.5)
+if os.fork() == 0:
+    exit_now(3)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.spawn
+def test_a_child_ends_though_a_thread_of_its_parent_held_a_file_when_it_forked(tmp_path: Path) -> None:
+    """No thread of the child's ever releases the file; those that nobody holds are written."""
+    ended = subprocess.run([sys.executable, "-c", HOLDING], cwd=tmp_path, timeout=60)
+
+    assert 3 == ended.returncode
+    assert "kept" == (tmp_path / "kept").read_text()
 
 
 TERMINATED = """
