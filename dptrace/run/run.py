@@ -77,7 +77,7 @@ class Run:
         """The numbers of the ranks that have more than one GPU."""
         return frozenset(rank for rank, gpus in Counter(t.rank for t in self.timelines).items() if gpus > 1)
 
-    @property
+    @cached_property
     def splits(self) -> tuple[Split, ...]:
         """The split of each timeline, in the same order."""
         return tuple(device.split for device in self.devices)

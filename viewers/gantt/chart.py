@@ -134,12 +134,13 @@ def why_unknown(run: Run) -> str:
     return "not all ranks of the collective are recorded, or they do not match"
 
 
-def unknown_spans(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64) -> list[list[int | str]]:
+def unknown_spans(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64, waits: str) -> list[list[int | str]]:
     """Return the spans of steps in which a figure of a GPU is unknown: category, start, end, reason.
 
     Args:
         steps: indices of the drawn ones among the GPU's steps.
         starts, ends: of these, on the chart.
+        waits: of the run, from :func:`why_unknown`.
     """
     whole: list[list[int | str]] = [
         [category, int(starts[0]), int(ends[-1]), why]
@@ -151,7 +152,7 @@ def unknown_spans(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64
         return whole
     unknown = np.concatenate(([False], ~run.cross_rank.exposed_waits[track].known[steps], [False]))
     turns = np.flatnonzero(np.diff(unknown.astype(np.int8))).reshape(-1, 2).tolist()
-    reason = why_unknown(run) or "no collective there is matched across ranks"
+    reason = waits or "no collective there is matched across ranks"
     return whole + [[WAITING, int(starts[first]), int(ends[last - 1]), reason] for first, last in turns]
 
 

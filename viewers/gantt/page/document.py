@@ -198,9 +198,10 @@ def _kept(run: Run, gantt_chart: Chart, store: TileStore) -> dict[str, bytes]:
 
 def add_unknown(page_data: dict[str, Any], run: Run, gantt_chart: Chart) -> None:
     """Add to each GPU of a page where its figures are unknown, and why."""
+    waits = why_unknown(run)
     for number, (data, track) in enumerate(zip(page_data["tracks"], gantt_chart.tracks, strict=True)):
         starts, ends = track.bounds_ns[:-1], track.bounds_ns[1:]
-        data["unknown"] = unknown_spans(run, number, np.arange(len(starts)), starts, ends)
+        data["unknown"] = unknown_spans(run, number, np.arange(len(starts)), starts, ends, waits)
     if all("forward_ns" in split.unknown for split in run.splits):
         page_data["categories"][Part.OTHER] |= {"label": UNKNOWN_PHASE, "short": "Compute"}
     bounds = {split.bounds.get("idle_ns", "about") for split in run.splits}

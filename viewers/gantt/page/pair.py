@@ -145,13 +145,14 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
     charts = _charts(aligned)
     gantt_chart = paired_chart(aligned, charts)
     page_data = scene(gantt_chart) | {"why": {}, "gaps": {"texts": [], "tracks": {}}}
+    waits = [why_unknown(one.run) for one in aligned.runs]
     for number, track in enumerate(gantt_chart.tracks):
         assert isinstance(track, _Paired)
         page_data["tracks"][number]["ends"] = track.ends_ns.tolist()
         which = "AB".index(track.letter)
         one, own = aligned.runs[which], number - gantt_chart.strips[which].tracks[0]
-        spans = unknown_spans(one.run, own, one.step_index[own], track.bounds_ns[:-1], track.ends_ns)
-        page_data["tracks"][number]["unknown"] = spans
+        spans = one.step_index[own], track.bounds_ns[:-1], track.ends_ns
+        page_data["tracks"][number]["unknown"] = unknown_spans(one.run, own, *spans, waits[which])
     for which, strip in enumerate(page_data["strips"]):
         one, place = aligned.runs[which], aligned.place_ns[which]
         ends = place + one.length_ns
@@ -165,9 +166,9 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
         {
             "label": f"{letter} · {_group_name(one)}",
             "tracks": list(strip.tracks),
-            "unknownWaits": why_unknown(one.run),
+            "unknownWaits": unknown,
         }
-        for letter, one, strip in zip("AB", aligned.runs, gantt_chart.strips, strict=True)
+        for letter, one, strip, unknown in zip("AB", aligned.runs, gantt_chart.strips, waits, strict=True)
     ]
     if aligned.by_step:
         page_data["slots"] = aligned.slots_ns.tolist()
