@@ -1,8 +1,8 @@
 """How far the code runs before it reads: files that a command enters, and calls deep at the first trace byte.
 
 ``python benchmarks/entry_path.py [CHECKOUT [VERB RUN OPTION...]]`` prints one line; compare two checkouts by running it
-for both. Without a verb it is ``analyze --csv`` of two small ranks. A file is entered where one of its functions
-is called; importing it does not count.
+for both. Without a verb it is ``analyze`` of two small ranks. A file is entered where one of its functions is called;
+importing it does not count.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Tracer:
 def main() -> None:
     """Run a command in this process under the tracer."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]).resolve()
-    command = sys.argv[2:] or ["analyze", str(root / "traces" / "interleaved_cpu_2ranks"), "--csv"]
+    command = sys.argv[2:] or ["analyze", str(root / "traces" / "interleaved_cpu_2ranks")]
     sys.path.insert(0, str(root))
     tracer = Tracer(root)
     with TemporaryDirectory() as folder:

@@ -49,27 +49,23 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
     if read_options.dask is not None and read_options.operators:
         read_options = replace(read_options, also=(*read_options.also, OPERATOR_CALLS))
     # To read an entry of the cache takes less time than to send it from another process.
-    cached = {index for index, source in enumerate(sources) if is_cached(source, read_options)}
-    rest = [index for index in range(len(sources)) if index not in cached]
-    uncached = _read_uncached([sources[index] for index in rest], read_options) if rest else ()
-    return chain(
-        ((index, load_rank_file(sources[index], read_options)) for index in sorted(cached)),
-        ((rest[place], result) for place, result in uncached),
-    )
-
-
-def _read_uncached(
-    sources: Sequence[Source], read_options: ReadOptions
-) -> Iterable[tuple[int, RankFile | DptraceError]]:
-    if read_options.dask is not None:
+    cached = [index for index, source in enumerate(sources) if is_cached(source, read_options)]
+    rest = sorted({*range(len(sources))} - {*cached})
+    read = partial(load_rank_file, read_options=read_options)
+    uncached = [sources[index] for index in rest]
+    results: Iterable[tuple[int, RankFile | DptraceError]]
+    if rest and read_options.dask is not None:
         from dptrace.load.dask import read_on_cluster
 
-        return read_on_cluster(sources, read_options)
+        results = ((rest[place], result) for place, result in read_on_cluster(uncached, read_options))
     # Only this process can read a pipe.
-    jobs = 1 if any(source.single_pass for source in sources) else read_options.jobs or _process_count(sources)
-    if jobs == 1 or len(sources) <= 1:
-        return enumerate(map(partial(load_rank_file, read_options=read_options, jobs=jobs), sources))
-    return _read_in_processes(sources, read_options, jobs)
+    elif any(source.single_pass for source in uncached) or (jobs := read_options.jobs or _process_count(uncached)) == 1:
+        results = zip(rest, map(read, uncached), strict=True)
+    elif len(rest) == 1:
+        results = zip(rest, map(partial(read, jobs=jobs), uncached), strict=True)
+    else:
+        results = ((rest[place], result) for place, result in _read_in_processes(uncached, read_options, jobs))
+    return chain(zip(cached, map(read, [sources[index] for index in cached]), strict=True), results)
 
 
 def _read_in_processes(
@@ -136,7 +132,24 @@ def open_run(
     # Report an invalid pattern before a long read.
     communication_names((), read_options.comm_patterns)
     read_rules(read_options.phase_labels)
-    sources, results = _read_all(find(paths), read_options, progress)
+    sources, results, share = find(paths), dict[int, RankFile | DptraceError](), SharedValues()
+    progress(0, len(sources.files), sources.files[0].name)
+    # Files that turn out to hold several ranks are read again, one rank at a time.
+    while unread := [index for index in range(len(sources.files)) if index not in results]:
+        for place, result in read_files([sources.files[index] for index in unread], read_options):
+            index = unread[place]
+            if isinstance(result, DptraceError):
+                raise_unless_left_out(sources, index, result, read_options.strict)
+                results[index] = result
+            else:
+                results[index] = share(result)
+            progress(len(results), len(sources.files), sources.files[index].name)
+        sources, results = split_ranks(sources, results)
+    return _joined(sources, results, " ".join(map(redact, paths)), read_options)
+
+
+def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name: str, read_options: ReadOptions) -> Run:
+    """Return the run of what was read of its files."""
     _leave_out_cpus(sources, results, read_options.strict)
     files, left_out = without_errors(sources, results)
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
@@ -161,7 +174,7 @@ def open_run(
     # The operators that were read together with the figures, as the rereader holds them.
     operators = {(file.path, OPERATOR_CALLS.name): file.operators for file in files if file.operators is not None}
     return Run(
-        sanitize(" ".join(map(redact, paths))),
+        sanitize(name),
         timelines,
         sources.metadata,
         tuple(merged(notes)),
@@ -172,25 +185,6 @@ def open_run(
         None if read_options.figures_only else FileRereader(sources.files, read_options, operators),
         align=read_options.align,
     )
-
-
-def _read_all(
-    sources: Sources, read_options: ReadOptions, progress: Progress
-) -> tuple[Sources, dict[int, RankFile | DptraceError]]:
-    """Read all files, those of several ranks one rank at a time; what is equal in several is kept once."""
-    results, share = dict[int, RankFile | DptraceError](), SharedValues()
-    progress(0, len(sources.files), sources.files[0].name)
-    while unread := [index for index in range(len(sources.files)) if index not in results]:
-        for place, result in read_files([sources.files[index] for index in unread], read_options):
-            index = unread[place]
-            if isinstance(result, DptraceError):
-                raise_unless_left_out(sources, index, result, read_options.strict)
-                results[index] = result
-            else:
-                results[index] = share(result)
-            progress(len(results), len(sources.files), sources.files[index].name)
-        sources, results = split_ranks(sources, results)
-    return sources, results
 
 
 def _leave_out_cpus(sources: Sources, results: dict[int, RankFile | DptraceError], strict: bool) -> None:

@@ -23,12 +23,13 @@ from dptrace.errors import DptraceError
 from dptrace.load.options import ReadOptions
 from dptrace.load.stored_file import RankFile, StoredFile
 from dptrace.readers.discovery import refuse_damage
+from dptrace.readers.formats import read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host_calls import OPERATOR_CALLS, Result, SecondPass, operator_calls
-from dptrace.timeline.step_marks import read_trace
+from dptrace.timeline.step_marks import with_steps
 
 # Cache parsed traces, and the indices of charts: one file per trace or run in the user's cache folder.
 #
@@ -254,7 +255,8 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
             _store_also(source, read_options, None, identity)
         else:
             patterns = read_options.patterns
-            trace = read_trace(source, patterns, jobs, operators=read_options.operators)
+            trace = read_trace(source, patterns.comm, jobs, operators=read_options.operators)
+            trace = with_steps(trace, patterns.step_range)
             devices = tuple(
                 map(figures_of, build_timelines(trace, trace.rank or 0, patterns.comm, patterns.phase_labels))
             )

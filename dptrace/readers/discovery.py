@@ -21,8 +21,15 @@ from dptrace.core.files import STANDARD_INPUT, note_inputs, unreadable
 from dptrace.core.notes import Note
 from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, SeveralRanksError, TraceError, UsageError
-from dptrace.readers.formats import DATABASE_SUFFIXES, FORMATS, REPORT_SUFFIXES, TRACE_SUFFIXES, is_flight_dump
-from dptrace.readers.nsight_export import exported, is_database, is_export, sources_of, work_in
+from dptrace.readers.formats import (
+    DATABASE_SUFFIXES,
+    FORMATS,
+    REPORT_SUFFIXES,
+    TRACE_SUFFIXES,
+    is_database,
+    is_flight_dump,
+)
+from dptrace.readers.nsight_export import exported, is_export, sources_of, work_in
 from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
 from dptrace.readers.storage import ARCHIVE_DAMAGE, COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
 

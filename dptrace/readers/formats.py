@@ -1,4 +1,4 @@
-"""The formats of trace files: the one table of their suffixes, their first bytes and the modules that read them.
+"""The formats of trace files: their suffixes, their first bytes, and the choice of the module that reads a file.
 
 To add a format, write a module with ``pieces(source, start, chunks)``, which turns a file's bytes into
 :class:`~dptrace.readers.stream.EventPiece` objects of Kineto's event text, and add a line to ``FORMATS``.
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dptrace.errors import TraceError
-from dptrace.readers.nsight_export import MAGIC, export_command, is_database
 from dptrace.readers.packets import begins_with_packets
 from dptrace.readers.source import Source
 from dptrace.readers.stream import ChunkedStream, EventPiece, open_decompressed
+
+if TYPE_CHECKING:
+    from dptrace.readers.trace import Trace
 
 
 class Format(NamedTuple):
@@ -72,8 +74,63 @@ def is_stage_timeline(start: bytes) -> bool:
     return start.lstrip()[:1] == b"[" and b'"seq_id"' in start and bool(_STAGE_OPERATION.search(start))
 
 
+_DATABASE_START = b"SQLite format 3\0"
+
+
+def is_database(source: Source) -> bool:
+    """Return whether a source is an SQLite file on this machine, or a rank in one."""
+    try:
+        if source.remote or not Path(source.container).is_file():
+            return False
+        with Path(source.container).open("rb") as file:
+            return file.read(len(_DATABASE_START)) == _DATABASE_START
+    except (OSError, ValueError):
+        return False
+
+
+def export_command(report: str, output: str = "") -> list[str]:
+    """Return the command that exports a report of Nsight Systems, beside it unless an output is named."""
+    to = output or re.sub(r"\.[\w-]+$", ".sqlite", report)
+    return ["nsys", "export", "--type", "sqlite", "--include-blobs", "true", "--output", to, report]
+
+
+def read_trace(
+    source: Source,
+    comm_patterns: Sequence[str] = (),
+    jobs: int = 1,
+    detailed: bool = False,
+    operators: bool = False,
+    memory: bool = False,
+) -> Trace:
+    """Read one rank's trace, of any format.
+
+    Args:
+        comm_patterns: regular expressions of further communication kernels.
+        jobs: maximum number of processes that decode a huge file.
+        detailed: also read the details of each event.
+        operators: also read the inputs and sequence numbers of operators and short modules.
+        memory: also read the memory events, which an export of Nsight Systems has none of; without the details.
+
+    Raises:
+        TraceError: the file is of no known format, or no event in it can be read.
+        SeveralRanksError: it holds the events of several ranks.
+        UsageError: a pattern is not a regular expression, or matches every name.
+        DptraceError: one of the processes died.
+    """
+    trace: Trace
+    if is_database(source):
+        nsight = import_module("dptrace.readers.nsight")
+        trace = nsight.read_export(source, comm_patterns, detailed, operators)
+    else:
+        kineto = import_module("dptrace.readers.kineto.reader")
+        trace = kineto.read_trace(source, jobs, comm_patterns, detailed, operators, memory)
+    return trace
+
+
 def pieces(file: Source | Path) -> Iterator[EventPiece]:
-    """Read a trace file of any format, gzipped or not, as pieces of event text that end between two events.
+    """Read a trace file of any format but a database, gzipped or not, as pieces of event text.
+
+    Each ends between two events.
 
     Raises:
         TraceError: the file is missing, empty, of no known format, or without a list of events.
@@ -85,7 +142,7 @@ def pieces(file: Source | Path) -> Iterator[EventPiece]:
     with open_decompressed(source) as stream:
         chunks = ChunkedStream(stream)
         start = chunks.read_chunk()
-        if start.startswith(MAGIC):
+        if start.startswith(_DATABASE_START):
             raise TraceError(
                 f"{source.address}: is an export of Nsight Systems, which is read from a plain file on disk only: "
                 "download it, or unpack it."

@@ -291,7 +291,7 @@ def _copy_name(packed: int) -> str:
 def read_export(
     source: Source, comm_patterns: Sequence[str] = (), detailed: bool = False, operators: bool = False
 ) -> Trace:
-    """Read the trace of one rank from an export; the options are those of ``read_trace``.
+    """Read the trace of one rank from an export; the options are those of ``formats.read_trace``.
 
     Raises:
         TraceError: the file can't be read, or holds nothing of this rank.
@@ -394,6 +394,7 @@ def _assemble(rank: _Rank, comm_patterns: Sequence[str], operators: bool) -> Tra
         threads=tuple(map(_thread_name, ids.tolist())) if rank.more else (),
         operators=_operator_args(rank, rows, columns, order) if operators else None,
         memory=NO_MEMORY_EVENTS,
+        steps_marked=False,
     )
 
 

@@ -32,13 +32,13 @@ from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, unique
 from dptrace.core.units import sanitize
 from dptrace.errors import TraceError
+from dptrace.readers.formats import export_command, is_database
 from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity
 
 if TYPE_CHECKING:
     import sqlite3
 
-MAGIC = b"SQLite format 3\0"
 KERNELS, GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 CALLS, RANGES = "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
@@ -68,17 +68,6 @@ def is_export(path: Path) -> bool:
         with opened(source) as export:
             return not export.tables.keys().isdisjoint(_OWN_TABLES)
     except TraceError:
-        return False
-
-
-def is_database(source: Source) -> bool:
-    """Return whether a source is an SQLite file on this machine, or a rank in one."""
-    try:
-        if source.remote or not Path(source.container).is_file():
-            return False
-        with Path(source.container).open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, ValueError):
         return False
 
 
@@ -127,12 +116,6 @@ def _work_in(path: str, identity: object) -> Work | None:
     if not (base and times):
         return None
     return Work(host, base + min(start for start, _ in times), base + max(end for _, end in times))
-
-
-def export_command(report: str, output: str = "") -> list[str]:
-    """Return the command that exports a report, beside it unless an output is named."""
-    to = output or re.sub(r"\.[\w-]+$", ".sqlite", report)
-    return ["nsys", "export", "--type", "sqlite", "--include-blobs", "true", "--output", to, report]
 
 
 def exported(report: Source) -> Source | None:

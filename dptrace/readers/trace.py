@@ -181,6 +181,8 @@ class Trace:
     out_of_window: int = 0
     """Records that Kineto left out as outside the recording's window, by its log ("Out-of-range"): those of a warm-up
     or, where launches lack their kernels, of these."""
+    steps_marked: bool = True
+    """Whether what wrote the file marks steps, as torch.profiler does; else they are inferred from what repeats."""
     has_syncs: bool = True
     """Whether the file may hold synchronizations, which are no events of the trace."""
     host_name: str = ""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import EMPTY, Int64, first_pair, unique
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import GLOO_PREFIX
+from dptrace.readers.formats import read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, EventDetails, OperatorInputs, Trace
 from dptrace.timeline.collectives import enqueuing_operator, last_above, launches
@@ -62,9 +63,9 @@ def reading(of: Callable[[Trace], Result], **options: bool) -> Callable[[Source,
 
 
 def _read(of: Callable[[Trace], Result], options: dict[str, Any], source: Source, patterns: Patterns) -> Result:
-    from dptrace.timeline.step_marks import read_trace  # few commands read files again
+    from dptrace.timeline.step_marks import with_steps  # few commands read files again
 
-    return of(read_trace(source, patterns, **options))
+    return of(with_steps(read_trace(source, patterns.comm, **options), patterns.step_range))
 
 
 class Rereader(Protocol):

@@ -1,4 +1,4 @@
-"""Traces of any format with their steps marked: by the profiler, by a range that the user names, or inferred.
+"""The steps of a trace, marked: by the profiler, by a range that the user names, or inferred.
 
 torch.profiler marks steps with ``ProfilerStep#k``. Where a file has other ranges, such as those of NVTX, those that
 ``--step-range`` names are the steps; in an export of Nsight Systems without it, they are inferred from what repeats.
@@ -19,12 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dptrace.core.intervals import Int64, unique
 from dptrace.core.notes import Note
-from dptrace.core.patterns import Patterns
 from dptrace.core.units import listed, plural, sanitize
-from dptrace.readers.kineto import reader as kineto
-from dptrace.readers.nsight import read_export
-from dptrace.readers.nsight_export import is_database
-from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, EventDetails, Trace
 from dptrace.timeline.collectives import last_enclosing, launches, outermost
 from dptrace.timeline.premises import examined
@@ -37,38 +32,16 @@ _NUMBERED = re.compile(r"[\s_:#.=/-]*\d+$")
 """The number at the end of a range's name: "iteration 12", "step_3"."""
 
 
-def read_trace(
-    source: Source,
-    patterns: Patterns,
-    jobs: int = 1,
-    detailed: bool = False,
-    operators: bool = False,
-    memory: bool = False,
-) -> Trace:
-    """Read one rank's trace, of any format, with its steps marked.
+def with_steps(trace: Trace, step_range: str = "") -> Trace:
+    """Return a trace with its steps marked, and then its premises examined.
 
     Args:
-        patterns: the user's, of communication kernels and of the ranges that are steps.
-        jobs: maximum number of processes that decode a huge file.
-        detailed: also read the details of each event.
-        operators: also read the inputs and sequence numbers of operators and short modules.
-        memory: also read the memory events; without the details.
-
-    Raises:
-        TraceError: the file is of no known format, or no event in it can be read.
-        UsageError: a pattern is not a regular expression, or matches every name.
-        DptraceError: one of the processes died.
+        step_range: name of the user's ranges that are steps; empty for the profiler's marks.
     """
-    if is_database(source):
-        trace = read_export(source, patterns.comm, detailed, operators)
-        infer = _inferred
-    else:
-        trace = kineto.read_trace(source, jobs, patterns.comm, detailed, operators, memory)
-        infer = _of_engine
-    if patterns.step_range:
-        trace = _named(trace, patterns.step_range)
+    if step_range:
+        trace = _named(trace, step_range)
     elif not trace.named(MARK).any():
-        trace = infer(trace)
+        trace = _of_engine(trace) if trace.steps_marked else _inferred(trace)
     return examined(trace)
 
 

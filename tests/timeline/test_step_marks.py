@@ -11,9 +11,10 @@ from click.testing import CliRunner
 import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.core.patterns import Patterns
+from dptrace.readers.formats import read_trace
 from dptrace.readers.source import Source
 from dptrace.timeline.host_calls import OPERATOR_CALLS
-from dptrace.timeline.step_marks import read_trace
+from dptrace.timeline.step_marks import with_steps
 from tests.support.kineto_files import KinetoFile
 
 
@@ -56,7 +57,7 @@ def test_all_columns_move_with_the_marks(path: Path) -> None:
         rows = zip(calls.name.tolist(), calls.start_ns.tolist(), inputs.tolist(), strict=True)
         return [(calls.names[name], start, place) for name, start, place in rows if place >= 0]
 
-    trace = read_trace(source, Patterns(step_range="iteration"), detailed=True)
+    trace = with_steps(read_trace(source, detailed=True), "iteration")
     assert operators(before) == operators(after)
     assert (trace.start_ns[1:] >= trace.start_ns[:-1]).all()
     assert len(trace.detail) == len(trace)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import EMPTY, Int64, mask_of, sums
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import METADATA_PREFIXES
+from dptrace.readers.formats import is_database, read_trace
 from dptrace.readers.source import Source
 from dptrace.readers.trace import NO_MEMORY_EVENTS, TOTAL_UNKNOWN, Category, MemoryEvents, Trace
 from dptrace.timeline.collectives import last_enclosing, outermost
@@ -551,12 +552,12 @@ def _compact(
 def _read(source: Source, patterns: Patterns) -> MemoryUse:
     # Few commands read files again.
     from dptrace.readers.kineto.details import has_memory_events
-    from dptrace.readers.nsight_export import is_database
-    from dptrace.timeline.step_marks import read_trace
+    from dptrace.timeline.step_marks import with_steps
 
     if is_database(source) or not has_memory_events(source):  # a tenth of the time of reading it
         return MemoryUse()
-    return memory_use(read_trace(source, patterns, memory=True), patterns.phase_labels)
+    trace = with_steps(read_trace(source, patterns.comm, memory=True), patterns.step_range)
+    return memory_use(trace, patterns.phase_labels)
 
 
 MEMORY = SecondPass("memory", MemoryUse, _read)

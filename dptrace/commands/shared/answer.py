@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -159,26 +158,28 @@ def answer_options(
         force_option,
     )
 
-    def add(function: Any) -> Any:
-        @functools.wraps(function)
-        def with_destination(
-            *args: Any,
-            as_json: bool,
-            output: Path | None,
-            force: bool,
-            verbosity: str,
-            as_csv: bool | str | None = None,
-            as_markdown: bool = False,
-            **rest: Any,
-        ) -> Any:
-            asked = {"json": as_json, "csv": as_csv, "markdown": as_markdown}
-            form = _form(output, [name for name, given in asked.items() if given], force, forms)
-            table = as_csv if isinstance(as_csv, str) else None
-            return function(*args, to=Destination(form, output, force, verbosity, table), verbosity=verbosity, **rest)
+    def destination(ctx: click.Context, param: click.Parameter, value: object) -> Destination:
+        given = {name: ctx.params.pop(f"as_{name}", None) for name in ("json", "csv", "markdown")}
+        output, force = ctx.params.pop("output"), ctx.params.pop("force")
+        output = output if isinstance(output, Path) else None
+        table = given["csv"] if isinstance(given["csv"], str) else None
+        asked = [name for name, value in given.items() if value is True or isinstance(value, str)]
+        return Destination(_form(output, asked, force, forms), output, force, ctx.params["verbosity"], table)
 
-        return options(with_destination)
+    def add(function: Any) -> Any:
+        function = options(function)
+        # click keeps parameters in the order of decorators, the lowest first: this one is processed after all others.
+        function.__click_params__.insert(0, _Unnamed(["--to"], hidden=True, callback=destination))
+        return function
 
     return add
+
+
+class _Unnamed(click.Option):
+    """A parameter that the command line can't name: its callback makes it of the others."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Leave it out."""
 
 
 def _form(output: Path | None, asked: Sequence[str], force: bool, forms: Sequence[str]) -> str:

@@ -35,7 +35,6 @@ from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.foreign import UnreadDevice, program_of, unread_device
 from dptrace.readers.kineto.json_stream import READS
 from dptrace.readers.source import Source
-from dptrace.readers.stream import EventPiece
 from dptrace.readers.trace import Category, Trace
 
 # Checks of one rank's events: impossible ones are dropped or shortened, and reported.
@@ -177,7 +176,12 @@ def read_into(
     if source.part:
         return _read_rank_into(source, columns)
     serial = PieceDecoder(columns) if decoder is None else decoder.serial
-    for piece in _searched(source, columns):
+    columns.has_syncs, seam = False, b""
+    for piece in pieces(source):
+        if not columns.has_syncs:
+            # The mark may begin in one piece and end in the next.
+            columns.has_syncs = SYNC_MARK in piece.text or SYNC_MARK in seam + piece.text[: len(SYNC_MARK) - 1]
+            seam = (seam + piece.text[1 - len(SYNC_MARK) :])[1 - len(SYNC_MARK) :]
         if piece.last:
             if decoder is not None:
                 decoder.finish()
@@ -190,17 +194,6 @@ def read_into(
         return metadata, None
     end = f"{why}, after {{}} events; the job may have been killed while writing it."
     return metadata, Note(end, (f"{columns.events:,}",), source.name)
-
-
-def _searched(source: Source, columns: EventSink) -> Iterator[EventPiece]:
-    """Yield the pieces of a file; note in the columns whether synchronizations may be in it."""
-    columns.has_syncs, seam, most = False, b"", len(SYNC_MARK) - 1
-    for piece in pieces(source):
-        if not columns.has_syncs:
-            # The mark may begin in one piece and end in the next.
-            columns.has_syncs = SYNC_MARK in piece.text or SYNC_MARK in seam + piece.text[:most]
-            seam = (seam + piece.text[-most:])[-most:]
-        yield piece
 
 
 def _read_rank_into(source: Source, columns: EventSink) -> tuple[Metadata, Note | None]:

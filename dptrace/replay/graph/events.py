@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import EMPTY, Int64, mask_of, unique
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
+from dptrace.readers.formats import is_database, read_trace
 from dptrace.readers.kineto.columns import SYNC_MARK, EventSink
 from dptrace.readers.kineto.event_schema import as_count
-from dptrace.readers.nsight_export import is_database
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.model import TaskKind
@@ -206,9 +206,9 @@ def _gloo(trace: Trace) -> tuple[Int64, Int64, Int64]:
 
 def _read(source: Source, patterns: Patterns) -> RankEvents:
     # Few commands read a file again.
-    from dptrace.timeline.step_marks import read_trace
+    from dptrace.timeline.step_marks import with_steps
 
-    return _with_syncs(read_trace(source, patterns), source)
+    return _with_syncs(with_steps(read_trace(source, patterns.comm), patterns.step_range), source)
 
 
 def _with_syncs(trace: Trace, source: Source) -> RankEvents:
