@@ -318,7 +318,8 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
     found = []
     for group in groups:
         finding = _finding(run, group, measurer.mean_step_ns, _what_follows(model, group.largest.excess))
-        reach = reach_text(model, group.ranks[0], group.largest.excess.instance) if len(group.ranks) == 1 else ""
+        late = [delay.excess for delay in group.delays]
+        reach = reach_text(model, group.ranks[0], late) if len(group.ranks) == 1 else ""
         finding = replace(finding, text=f"{finding.text} {reach}".rstrip())
         found.append(LateRanks(finding, group.change, group.lost_ns(model) / measurer.steps))
     large = {id(excess) for group in groups for excess in group.excesses}

@@ -11,7 +11,10 @@ from tests.support.programs import (
     Plant,
     Program,
     data_parallel,
+    interleaved,
+    looped,
     mesh,
+    of_several_stages,
     one_forward_one_backward,
     pipeline,
     run,
@@ -22,8 +25,9 @@ from tests.support.programs import (
 def said(folder: Path, program: Program, size: int, plant: Plant) -> tuple[dict[int, int], str]:
     """Return the stages of a program with a late rank, and what is said of its largest delay."""
     model = dptrace.open(write(folder, run(program, size, (plant,))), cache=False).replay.model
-    largest = max(excesses(model), key=lambda excess: excess.ns)
-    return stages_of(model), reach_text(model, largest.process, largest.instance)
+    every = excesses(model)
+    late = max(every, key=lambda excess: excess.ns).process
+    return stages_of(model), reach_text(model, late, [one for one in every if one.process == late])
 
 
 def test_a_late_stage_is_named(tmp_path: Path) -> None:
@@ -32,6 +36,18 @@ def test_a_late_stage_is_named(tmp_path: Path) -> None:
 
     assert stages == {0: 0, 1: 1, 2: 2, 3: 3}
     assert "stage 2 of 4" in text
+
+
+def test_of_several_stages_of_a_rank_the_late_one_is_named(tmp_path: Path) -> None:
+    """By the labels of the schedule; where all of them are late, none is."""
+    program = of_several_stages(interleaved, 3, looped)
+    stages, of_one = said(tmp_path / "one", program, 3, Plant(1, "F4", 12))
+    _, of_rank = said(tmp_path / "rank", program, 3, Plant(1, "F", 8))
+
+    assert stages == {0: 0, 1: 1, 2: 2}
+    assert all("stages 1, 4 of 6" in text for text in (of_one, of_rank))
+    assert "late in stage 4" in of_one
+    assert "late in" not in of_rank
 
 
 def test_the_group_that_waits_first_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from dptrace.timeline.steps import WRAPPER
 from tests.support.kineto_files import KinetoFile
 
 STEPS = 6
@@ -294,8 +295,12 @@ def hidden(rank: Rank) -> Iterator[Do]:
     yield from rank.work("aten::add_", 2, "optimizer")
 
 
-def pipeline(order: Callable[[int, int, int], list[str]], stages: int, replicas: int = 1) -> Program:
-    """Return a pipeline whose stages run micro-batches in an order: ``F0``, ``B0`` …
+Order = Callable[[int, int, int], list[str]]
+"""What a rank does, of how many ranks and micro-batches: ``F0``, ``B0`` …, or ``F4.0`` of the stage 4."""
+
+
+def pipeline(order: Order, stages: int, replicas: int = 1) -> Program:
+    """Return a pipeline whose stages run micro-batches in an order.
 
     Ranks are stage by stage, and a stage's replicas sum their gradients. Sends are waited for before the next one, and
     at the end.
@@ -341,3 +346,162 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[str]:
     """One forward, one backward; the gradients of the weights come last."""
     order = [action.replace("B", "I") for action in one_forward_one_backward(stage, stages, micro_batches)]
     return order + [f"W{m}" for m in range(micro_batches)]
+
+
+class Action(NamedTuple):
+    """What a rank with several stages does next."""
+
+    kind: str
+    """``F``, ``B``, or its two parts ``I``, for the input, and ``W``, for the weights."""
+    stage: int
+    micro_batch: int
+
+
+Placed = Callable[[int, int], int]
+"""Returns the rank of a stage, of how many ranks."""
+
+
+def of_several_stages(order: Callable[[int, int], list[Action]], ranks: int, placed: Placed) -> Program:
+    """Return a pipeline of two stages a rank, in torch's way: it posts receives ahead, and waits for sends at the end.
+
+    What is planted at ``F`` is in each stage of a rank, what is planted at ``F4`` in that of stage 4.
+    """
+    stages = 2 * ranks
+
+    def rank_of(stage: int) -> int:
+        return placed(stage, ranks)
+
+    orders = _with_messages([order(rank, ranks) for rank in range(ranks)], stages, rank_of)
+
+    def program(rank: Rank) -> Iterator[Do]:
+        if rank.number == rank_of(0):
+            yield from rank.load()
+        sent, posted = list[Handle](), dict[Action, Handle]()
+        for what, action in orders[rank.number]:
+            if what == "send":
+                there = _target(action, stages)
+                assert there is not None
+                sent.append((yield from rank.post("send", rank_of(there))))
+            elif what == "recv":
+                posted[action] = yield from rank.post("recv", rank_of(action.stage))
+            else:
+                if (needed := _source(action, stages)) in posted:
+                    yield Do("wait", handle=posted[needed])
+                start, forward = 1e3 * rank.now, action.kind == "F"
+                yield from rank.at(f"{action.kind}{action.stage}")
+                name, ms = ("aten::linear", 5) if forward else ("AddmmBackward0", 10 if action.kind == "B" else 5)
+                yield from rank.work(name, ms, action.kind)
+                if not forward:
+                    rank.file.op(f"{WRAPPER}AddmmBackward0", start, 1e3 * rank.now, _MAIN)
+                rank.file.label("PP:{1}{0}{2}".format(*action), start, 1e3 * rank.now, _MAIN)
+        while sent:
+            yield Do("wait", handle=sent.pop())
+        yield from rank.work("aten::add_", 2, "optimizer")
+
+    return program
+
+
+def _with_messages(
+    orders: Sequence[list[Action]], stages: int, rank_of: Callable[[int], int]
+) -> list[list[tuple[str, Action]]]:
+    """Add what ranks send and receive, each receive where its message is sent as ranks take turns, as torch does."""
+    found: list[list[tuple[str, Action]]] = [[] for _ in orders]
+    left, done = [list(own) for own in orders], set[Action]()
+    while any(left):
+        for rank, own in enumerate(left):
+            if own and ((needed := _source(own[0], stages)) is None or needed in done):
+                action = own.pop(0)
+                done.add(action)
+                found[rank].append(("do", action))
+                if (there := _target(action, stages)) is not None and rank_of(there) != rank:
+                    found[rank].append(("send", action))
+                    found[rank_of(there)].append(("recv", action))
+    return found
+
+
+def _target(action: Action, stages: int) -> int | None:
+    """Return the stage that waits for what an action results in."""
+    there = action.stage + (1 if action.kind == "F" else -1)
+    return there if action.kind != "W" and 0 <= there < stages else None
+
+
+def _source(action: Action, stages: int) -> Action | None:
+    """Return the action of another stage that one waits for."""
+    there = action.stage - (1 if action.kind == "F" else -1)
+    return action._replace(stage=there) if action.kind != "W" and 0 <= there < stages else None
+
+
+def looped(stage: int, ranks: int) -> int:
+    return stage % ranks
+
+
+def folded(stage: int, ranks: int) -> int:
+    """Like a V: the last stage is on the rank of the first."""
+    return min(stage, 2 * ranks - 1 - stage)
+
+
+def interleaved(rank: int, ranks: int) -> list[Action]:
+    """One forward, one backward over two stages a rank, as Megatron and torch have it; two rounds of micro-batches."""
+    total = 4 * ranks
+    ahead = min(total, 2 * (ranks - rank - 1) + ranks)
+    forward, backward = list[Action](), list[Action]()
+    for number in range(total):
+        chunk, micro_batch = number // ranks % 2, number // (2 * ranks) * ranks + number % ranks
+        forward.append(Action("F", rank + ranks * chunk, micro_batch))
+        backward.append(Action("B", rank + ranks * (1 - chunk), micro_batch))
+    order = forward[:ahead]
+    for number in range(total):
+        order += [*forward[ahead + number : ahead + number + 1], backward[number]]
+    return order
+
+
+def interleaved_zero_bubble(rank: int, ranks: int) -> list[Action]:
+    """The same; what weights need comes where a rank would wait for the last backwards, and at the end."""
+    order, late = list[Action](), list[Action]()
+    for action in interleaved(rank, ranks):
+        own = action._replace(kind="I") if action.kind == "B" else action
+        if own.kind == "I" and len(late) > rank:
+            order.append(late.pop(0))
+        order.append(own)
+        late += [own._replace(kind="W")] if own.kind == "I" else []
+    return order + late
+
+
+def v_shaped_zero_bubble(rank: int, ranks: int) -> list[Action]:
+    """What comes first by a greedy schedule of the V: backward before forward, weights where nothing else can run."""
+    stages, micro_batches = 2 * ranks, 2 * ranks
+    done: dict[Action, int] = {}
+    orders: list[list[Action]] = [[] for _ in range(ranks)]
+    time = 0
+    while any(len(own) < 6 * micro_batches for own in orders):
+        chosen = []
+        for number, own in enumerate(orders):
+            ready = [one for one in _left(number, ranks, micro_batches, own) if _is_ready(one, stages, done, time)]
+            if ready:
+                chosen.append(
+                    (number, min(ready, key=lambda one: ("IFW".index(one.kind), one.micro_batch, -one.stage)))
+                )
+        for number, one in chosen:
+            orders[number].append(one)
+            done[one] = time
+        time += 1
+    return orders[rank]
+
+
+def _left(rank: int, ranks: int, micro_batches: int, done: Sequence[Action]) -> list[Action]:
+    """Return what a rank may do next: of each kind and stage the first micro-batch; at most 2 × ranks in flight."""
+    found = []
+    in_flight = sum({"F": 1, "I": -1, "W": 0}[one.kind] for one in done)
+    for stage in (rank, 2 * ranks - 1 - rank):
+        for kind in "FIW":
+            number = sum((one.kind, one.stage) == (kind, stage) for one in done)
+            if number < micro_batches and (kind != "F" or in_flight < 2 * ranks):
+                found.append(Action(kind, stage, number))
+    return found
+
+
+def _is_ready(action: Action, stages: int, done: dict[Action, int], time: int) -> bool:
+    needed = [_source(action, stages)]
+    if action.kind != "F":
+        needed.append(action._replace(kind="F" if action.kind == "I" else "I"))
+    return all(one is None or done.get(one, time) < time for one in needed)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.split import CAUSES
-from dptrace.core.intervals import Int64, members, repeated
+from dptrace.core.intervals import Int64, members, repeated, unique
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -207,10 +207,10 @@ def add_rendezvous(
     # Only these wait for the others, and only these show how long the transfer takes.
     waits = matches.synchronizing[known][instance] | (end + _LEFT_EARLY_NS >= arrived[instance])
     if members.since_ns is not None:
-        # A message of gloo's lasts on each rank until its host has waited for it, however late that comes to it.
-        over = np.maximum(_reduce(np.minimum, np.where(waits, end, np.iinfo(np.int64).max), first), arrived)[instance]
-        late = waits & (matches.kind[known] == "send_recv")[instance] & (members.since_ns[kept] > over)
-        end = np.where(late, np.minimum(end, over), end)
+        message = waits & (matches.kind[known] == "send_recv")[instance]
+        since = members.since_ns[kept]
+        over = _messages_over(first, matches.bytes[known], arrived, message, end, since)[instance]
+        end = np.where(message & (since > over), np.minimum(end, over), end)
     length = np.where(waits, end - start, np.iinfo(np.int64).max)
     shortest, longest = _reduce(np.minimum, length, first), _reduce(np.maximum, end - start, first)
     absent = (matches.size[known] > np.bincount(instance, minlength=len(known))) | (~matches.complete[known] & partial)
@@ -243,6 +243,37 @@ def add_rendezvous(
     uneven = last_end - first_end > _UNEVEN_NS
     apart = ~absent & (on_cpu | uneven | ~matches.synchronizing[known])
     return _leaving_apart(edges, transfers, apart, end[waits & own])
+
+
+def _messages_over(
+    first: Int64, size: Int64, arrived: Int64, waits: NDArray[np.bool_], end_ns: Int64, since_ns: Int64
+) -> Int64:
+    """Return when the messages of gloo's are over: each is recorded until a host has waited for it, however late.
+
+    ::
+
+        sent, received   ├ on its way ┤▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒│      ▒ nobody waits yet
+        host             │ compute ─────────────────────┤│
+
+    What a host was there for is over as it goes on. What hosts come to later takes as long as others of its size.
+
+    Args:
+        first, size, arrived: of each message: its first member, its bytes, and when both sides have requested it.
+        waits, end_ns, since_ns: of each member: whether it is of a message, and when its host ended and began to wait.
+    """
+    never = np.iinfo(np.int64).max
+    instance = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(end_ns))))
+    ended = np.maximum(_reduce(np.minimum, np.where(waits, end_ns, never), first), arrived)
+    there = waits & (since_ns <= arrived[instance])
+    seen = _reduce(np.minimum, np.where(there, end_ns, never), first)
+    usual = ended - arrived
+    for one in unique(size).tolist():
+        alike = size == one
+        if (known := alike & (seen < never)).any():
+            usual[alike] = int(np.median(np.maximum(seen - arrived, 0)[known]))
+    came = _reduce(np.minimum, np.where(waits, since_ns, never), first) - arrived
+    over: Int64 = np.where((seen == never) & (came >= usual), np.minimum(ended, arrived + usual), ended)
+    return over
 
 
 def _own_and_later(members: Members) -> tuple[NDArray[np.bool_], Int64]:

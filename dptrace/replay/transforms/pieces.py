@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -116,8 +117,13 @@ def _is_plain_python(label: Label) -> bool:
     return label[0] == "python" and not label[1].startswith(WRAPPER)
 
 
+_ACTION = re.compile(r"^(PP:|Forward |Backward )\d+(?:([FBIW])\d+)?$")
+"""A pipeline's action of a stage and micro-batch: others have their own."""
+
+
 def _named(label: HostLabel, on_cpu: bool) -> Label:
     """Return the cause of a piece with a label."""
+    label = HostLabel(label.cause, *(_ACTION.sub(r"\1…\2", name) for name in (label.what, label.where)))
     cause = HOST_CAUSES.get(HostCause(label.cause), "nothing_recorded")
     if cause == "host_bound" and label.what.startswith(C10D_PREFIX):
         return MANY  # what requests a collective computes nothing

@@ -13,7 +13,7 @@ the others wait for it as long as it takes longer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -55,11 +55,38 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         Args:
             count: for how many ranks each stands.
         """
+        return self._of_others(spent, count, half_of_the_others)
+
+    def always(self, spent: Int64, count: Int64) -> Int64:
+        """Return what each rank is compared with in what it takes in all steps: of roles, some have less to do."""
+        return self._of_others(spent, count, _of_other_roles)
+
+    def _of_others(self, spent: Int64, count: Int64, of_roles: Callable[[Int64, Int64], Int64]) -> Int64:
         if not self.role.any():
             return half_of_the_others(spent, count)
         roles = [np.flatnonzero(self.role == role) for role in range(int(self.role.max()) + 1)]
         of_role = np.stack([lower_median(spent[own], count[own]) for own in roles])
-        return half_of_the_others(of_role, np.ones(len(roles), np.int64))[self.role]
+        return of_roles(of_role, np.ones(len(roles), np.int64))[self.role]
+
+
+def _of_other_roles(total: Int64, count: Int64) -> Int64:
+    """Return the same as :func:`half_of_the_others`, but where one more takes about as long as a role, what that takes.
+
+    Of three roles, two that take as long as each other are as they should be: the third has less to do.
+
+    >>> _of_other_roles(np.array([[10], [50], [12]]), np.array([1, 1, 1])).tolist()
+    [[12], [10], [10]]
+    >>> _of_other_roles(np.array([[10], [50], [48]]), np.array([1, 1, 1])).tolist()
+    [[48], [48], [50]]
+    """
+    usual, half = half_of_the_others(total, count), len(total) // 2
+    if len(total) % 2 == 0 or half == 0:
+        return usual
+    ranked = np.sort(total, axis=0)
+    more = np.where(total <= ranked[half], ranked[half + 1], ranked[half])
+    alike = np.abs(more - total) < np.minimum(more, total) - usual
+    result: Int64 = np.where(alike, more, usual)
+    return result
 
 
 def half_of_the_others(total: Int64, count: Int64) -> Int64:

@@ -32,20 +32,17 @@ def longer_by_step(pieces: Sequence[Pieces], peers: Peers, count: Int64, labels:
     inner = slice(1, segments - 1) if segments > 1 else slice(0, 1)
     spent = np.stack([_spent(own, labels, segments)[inner] for own in pieces], axis=1)
     usual = np.stack([_usual(own, labels, range(segments)[inner]) for own in pieces])
-    longer[inner] = _shared(usual - peers.usual(usual, count), _beyond(usual.sum(axis=1, keepdims=True), peers, count))
+    always = usual.sum(axis=1, keepdims=True)
+    always = np.maximum(always - peers.always(always, count), 0)
+    longer[inner] = _shared(usual - peers.usual(usual, count), always)
     # What a step takes beyond what its rank usually takes.
     unusual = spent - np.median(spent, axis=0).astype(np.int64)
     total = unusual.sum(axis=2).T
-    more = _beyond(total, peers, count)
+    more = np.maximum(total - peers.usual(total, count), 0)
     more[more < np.maximum(_NOTABLE_NS, _NOTABLE * usual.sum(axis=1))[:, None]] = 0
     for step in np.flatnonzero(more.any(axis=0)).tolist():
         longer[inner][step] += _shared(unusual[step], more[:, [step]])
     return longer
-
-
-def _beyond(total: Int64, peers: Peers, count: Int64) -> Int64:
-    more: Int64 = np.maximum(total - peers.usual(total, count), 0)
-    return more
 
 
 def _shared(by_label: Int64, ns: Int64) -> Int64:

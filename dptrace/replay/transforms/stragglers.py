@@ -64,8 +64,8 @@ class Excess(msgspec.Struct, frozen=True, eq=False):
 
     process: int
     instance: int
-    """The matched collective whose launch ends the segment, or of a step the one launched after its largest piece; -1
-    after the last."""
+    """The matched collective whose launch ends the segment, or of a step the one launched after its largest piece, or
+    its last; -1 after the last of all."""
     cause: str
     """One of :data:`~dptrace.analysis.cross_rank.stragglers.CAUSES`."""
     what: str
@@ -211,7 +211,8 @@ def _named(found: Sequence[_Found], peers: Peers, launched: Int64, labels: Mappi
     for segment, own, rank, cut in found:
         process = processes[rank]
         if peers.by_step:
-            instance = _next_launched(launched, process, own.at_ns)
+            end = peers.times_ns[rank, segment] if segment < peers.times_ns.shape[1] else np.full(len(rank), NEVER)
+            instance = _next_launched(launched, process, own.at_ns, end)
         elif segment < peers.times_ns.shape[1]:
             instance = peers.instance[rank, segment]
         else:
@@ -220,15 +221,15 @@ def _named(found: Sequence[_Found], peers: Peers, launched: Int64, labels: Mappi
         yield _Cuts(process, instance, own.index, own.twin, label, tuple(labels), cut)
 
 
-def _next_launched(launched: Int64, process: Int64, at_ns: Int64) -> Int64:
-    """Return the collective that each process launched next, or its last one; -1 where it launched none."""
+def _next_launched(launched: Int64, process: Int64, at_ns: Int64, end_ns: Int64) -> Int64:
+    """Return the collective that each process launched next in a step, or its last one; -1 where it launched none."""
     found = np.full(len(process), -1)
     for one in unique(process).tolist():
         order = np.argsort(launched[:, one], kind="stable")[: int((launched[:, one] < NEVER).sum())]
         if len(order):
             own = process == one
-            place = np.searchsorted(launched[order, one], at_ns[own])
-            found[own] = order[np.minimum(place, len(order) - 1)]
+            following, over = (np.searchsorted(launched[order, one], ns[own]) for ns in (at_ns, end_ns))
+            found[own] = order[np.maximum(np.minimum(following, over - 1), 0)]
     return found
 
 
