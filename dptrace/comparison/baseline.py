@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, CommFigures, Split
+from dptrace.analysis.per_gpu.split import FIGURES, CommFigures, Split
 from dptrace.comparison.history import TRACE_TIME, recorded_time
 from dptrace.comparison.sides import (
     COLLECTIVE_VALUES,

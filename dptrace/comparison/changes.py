@@ -12,7 +12,8 @@ import numpy as np
 from msgspec.structs import replace as structs_replace
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURE_WORDS, FIGURES
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURE_WORDS, FIGURES
 from dptrace.comparison.sides import COLLECTIVE_VALUES, Side, Sides, ideal_ns
 from dptrace.comparison.significance import (
     FIGURES_ALPHA,

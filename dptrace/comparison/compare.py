@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.stragglers import HOST_CAUSES
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.comparison.changes import (
     COLLECTIVE_COLUMNS,
     FIGURE_NAMES,

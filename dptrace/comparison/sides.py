@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.analysis.per_gpu.split import CAUSES, COMPUTE, FIGURES
+from dptrace.analysis.per_gpu.split import COMPUTE, FIGURES
 from dptrace.comparison.significance import (
     EQUIVALENT,
     MIN_FOR_OUTLIERS,

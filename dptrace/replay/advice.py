@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dptrace.analysis.findings.finding import is_compiled, leading
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
 from dptrace.model.planning.checks import MIN_SHARE, RECORDED_TEXTS, STATUSES, Check, check_dict

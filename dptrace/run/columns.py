@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS
-from dptrace.analysis.per_gpu.split import CAUSES, COMPUTE, FIGURES, PHASES, SHOWN, overlap_percent
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES, IdleCause
+from dptrace.analysis.per_gpu.split import COMPUTE, FIGURES, PHASES, SHOWN, overlap_percent
 from dptrace.core.intervals import Int64
 from dptrace.core.table import Column, columns
 from dptrace.timeline.model import Action, Kind, Phase, Timeline
@@ -152,31 +153,23 @@ TOTALS = (
 )
 
 
-def _cause(name: str, doc: str, heading: str) -> Column:
+def _cause(cause: IdleCause) -> Column:
+    name = cause.name
     return Column(
-        name, "Int64", doc, heading, lambda one: _known_of(one.device.split, name, one.device.idle_causes[name])
+        name,
+        "Int64",
+        f"{cause.doc}; missing where unknown",
+        cause.heading,
+        lambda one: _known_of(one.device.split, name, one.device.idle_causes[name]),
     )
 
 
-_LATE = "the host launched late, by cause; missing where unknown"
-_LAUNCHING = "the host was still in the call that launches the work; missing where unknown"
-_IN_TIME = "idle although work was launched in time, by cause; missing where unknown"
-_UNEXPLAINED = "idle although work was launched in time, without a recorded reason; missing where unknown"
 IDLE = (
     *_PLACE,
     _STEP_OF_DEVICE,
-    _cause("data_loading_ns", _LATE, "data loading"),
-    _cause("allocator_ns", _LATE, "allo|cator"),
-    _cause("synchronizing_ns", _LATE, "synchro|nizing"),
-    _cause("host_bound_ns", _LATE, "host-|bound"),
-    _cause("launching_ns", _LAUNCHING, "launch|ing"),
-    _cause("launch_latency_ns", _IN_TIME, "launch latency"),
-    _cause("waiting_ns", _IN_TIME, "waiting"),
-    _cause("bubble_ns", _IN_TIME, "bubble"),
-    _cause("unexplained_ns", _UNEXPLAINED, "unex|plained"),
+    *map(_cause, IDLE_CAUSES),
     replace(_figure("idle_ns"), doc="idle time of the step, the sum of the causes; missing where unknown"),
 )
-assert tuple(column.name for column in IDLE[3:-1]) == CAUSES
 
 HEADINGS = {column.name: column for column in (*_SPLIT, *IDLE[3:-1])}
 """The figures of a step, of waiting and of idle time by their names."""

@@ -29,8 +29,9 @@ from dptrace.analysis.cross_rank.transfers import (
     waits_by_rank,
 )
 from dptrace.analysis.matching.match import Matches, match
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean, step_grid
-from dptrace.analysis.per_gpu.split import CAUSES, COMPUTE, FIGURE_WORDS, PHASES, SHOWN, bounds_of, unknown_figures
+from dptrace.analysis.per_gpu.split import COMPUTE, FIGURE_WORDS, PHASES, SHOWN, bounds_of, unknown_figures
 from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, median, unique
 from dptrace.core.notes import LENGTHS, MARKS, REASONS, RECORDS

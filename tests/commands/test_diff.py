@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.commands.shared.main import cli
 from tests.support.real_traces import needs_real_traces, real
 

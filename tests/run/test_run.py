@@ -11,7 +11,8 @@ from msgspec.structs import replace
 import dptrace
 import dptrace.run.run
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, SHOWN
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURES, SHOWN
 from dptrace.errors import DptraceError
 from dptrace.run.notable_ranks import middle_step_of, nodes_of, notable_ranks, ranks_first
 from dptrace.run.run import Run

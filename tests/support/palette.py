@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from dptrace.analysis.per_gpu.split import CAUSES, Part
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import Part
 from dptrace.viewers.base import theme
 from tests.support.color_vision import distance, lab, lightness, linear_rgb, seen
 

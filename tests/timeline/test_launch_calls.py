@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.replay.findings import findings_of
 from tests.support.kineto_files import KinetoFile
 from tests.support.paths import ROOT

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import dptrace
-from dptrace.analysis.per_gpu.split import CAUSES, PHASES
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import PHASES
 from dptrace.core.notes import LABELS, LAUNCHES, LENGTHS, MARKS, OPERATORS, RECORDS
 from dptrace.run.cross_rank import MeanStep, mean_step
 from dptrace.timeline.model import Timeline

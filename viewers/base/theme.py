@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from dptrace.analysis.per_gpu.split import CAUSES, Part
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
+from dptrace.analysis.per_gpu.split import Part
 
 _LOOKS: dict[Part | str, tuple[str, str, str, str]] = {
     Part.FORWARD: ("#233E9D", "#FFFFFF", "#5584F8", "#000000"),
@@ -21,15 +22,7 @@ _LOOKS: dict[Part | str, tuple[str, str, str, str]] = {
     Part.IDLE: ("#ECEFF1", "#4B5563", "#262C35", "#B6BFCC"),
     "overlapped": ("#4B9858", "#000000", "#68B87B", "#000000"),
     "waiting": ("#71767A", "#FFFFFF", "#899096", "#000000"),
-    "data_loading_ns": ("#9356C8", "#FFFFFF", "#836FBE", "#000000"),
-    "allocator_ns": ("#4E3628", "#FFFFFF", "#907265", "#000000"),
-    "synchronizing_ns": ("#92884A", "#000000", "#E5D69E", "#000000"),
-    "host_bound_ns": ("#A43F00", "#FFFFFF", "#DE741F", "#000000"),
-    "launching_ns": ("#520CA9", "#FFFFFF", "#ADE417", "#000000"),
-    "launch_latency_ns": ("#3D7F6B", "#FFFFFF", "#5AAFA2", "#000000"),
-    "waiting_ns": ("#3A4757", "#FFFFFF", "#DFE3E8", "#000000"),
-    "bubble_ns": ("#CA689A", "#000000", "#EE9AEE", "#000000"),
-    "unexplained_ns": ("#110A18", "#FFFFFF", "#5A8189", "#000000"),
+    **{cause.name: cause.look for cause in IDLE_CAUSES},
 }
 """Parts, overlapped communication and causes of idle time: the color and the color of text on it on a light page, then
 the same two on a dark page. ``python -m benchmarks.palette`` prints what the tests hold: text has a contrast of at
@@ -59,17 +52,13 @@ MEMORY = PART_COLORS[Part.EXPOSED_MEMORY]
 """Copies and sets, exposed or not."""
 IDLE = PART_COLORS[Part.IDLE]
 
-CAUSE_COLORS: dict[str, str] = {cause: _LOOKS[cause][0] for cause in CAUSES}
+CAUSE_COLORS: dict[str, str] = {cause.name: cause.look[0] for cause in IDLE_CAUSES}
 """Colors of the causes of idle time."""
 
 _PATTERNS: dict[Part | str, str] = {
     Part.EXPOSED_COMM: "hatch",
     "waiting": "back",
-    "data_loading_ns": "back",
-    "allocator_ns": "dots",
-    "synchronizing_ns": "bars",
-    "launching_ns": "hatch",
-    "launch_latency_ns": "rails",
+    **{cause.name: cause.pattern for cause in IDLE_CAUSES if cause.pattern},
 }
 PATTERNS: dict[str, str] = {color: pattern for look, pattern in _PATTERNS.items() for color in _LOOKS[look][::2]}
 """Patterns of the colors that have one, light and dark: ``hatch`` rises to the right, ``back`` falls, ``bars`` are

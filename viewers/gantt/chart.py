@@ -28,16 +28,8 @@ from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.ddp_buckets import call_names
 from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait, sum_of_waits
 from dptrace.analysis.matching.calls import coordinates
-from dptrace.analysis.per_gpu.split import (
-    CAUSES,
-    Part,
-    Segments,
-    exposure,
-    idle,
-    part_intervals_of,
-    partition,
-    waiting_label,
-)
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import Part, Segments, exposure, idle, part_intervals_of, partition, waiting_label
 from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, IntervalSet, covered, cut_at, sums
 from dptrace.run.run import Run

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.findings.finding import Finding, leading
-from dptrace.analysis.per_gpu.split import CAUSES, Part
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64, IntervalSet, intersect, union
 from dptrace.core.units import duration, share
 from dptrace.replay.findings import findings_of

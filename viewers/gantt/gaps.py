@@ -8,20 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.core.intervals import Int64
 from dptrace.run.run import Run
 from dptrace.timeline.model import HostActivity, main_activity
-from dptrace.viewers.gantt.chart import Chart, Lane, Role, cause_category
+from dptrace.viewers.gantt.chart import WAITING, Chart, Lane, Role, cause_category
 
 _MOST, _MOST_OF_GPU = 2_000, 60
 """Named gaps of a page, and of one of its GPUs, at most: the longest ones."""
-_DEVICE = {
-    cause_category("launch_latency_ns"): "launch latency",
-    cause_category("waiting_ns"): "waiting for another stream",
-    cause_category("bubble_ns"): "pipeline bubble",
-    cause_category("unexplained_ns"): "not explained by what is recorded",
-}
+_DEVICE = {cause_category(cause.name): cause.gap for cause in IDLE_CAUSES if cause.gap}
 """Causes that are not the host's."""
 
 
@@ -67,7 +62,7 @@ def _name(
     category: NDArray[np.uint8], duration: Int64, host: HostActivity, start_ns: int, end_ns: int
 ) -> tuple[str, int]:
     """Return what filled most of a gap, and how much of it; no text where the recording does not say."""
-    by_category = np.bincount(category, duration, cause_category(CAUSES[-1]) + 1).astype(np.int64)
+    by_category = np.bincount(category, duration, WAITING).astype(np.int64)
     largest = int(by_category.argmax())
     if largest in _DEVICE:
         return _DEVICE[largest], int(by_category[largest])

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dptrace.analysis.kernels.names import short_names
-from dptrace.analysis.per_gpu.split import CAUSES, Part
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import Part
 from dptrace.comparison.changes import FIGURE_NAMES, Change, CollectiveChange, KernelChange
 from dptrace.comparison.compare import Comparison
 from dptrace.comparison.sides import RunSample, StoredRun

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.kernels.names import short_names
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.comparison.changes import FIGURE_NAMES, PARTS, Change, CollectiveChange, KernelChange, KindChanges
 from dptrace.comparison.compare import Comparison, shared_notes
 from dptrace.comparison.sides import DeviceId, RunSample

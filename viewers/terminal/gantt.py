@@ -19,9 +19,9 @@ from rich.text import Text
 from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.transfers import ExposedWait
 from dptrace.analysis.findings.finding import leading
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import (
-    CAUSES,
     EXPOSED_LABELS,
     FIGURES,
     OVERLAPPED_LABEL,

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.transfers import ExposedWait, exposed_parts
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.kernels.attribution import launch_figures
+from dptrace.analysis.per_gpu.causes import CAUSE_LABELS, CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, StepGrid, step_grid
 from dptrace.analysis.per_gpu.split import (
-    CAUSE_LABELS,
-    CAUSES,
     COMPUTE,
     EXPOSED_LABELS,
     PART_LABELS,

@@ -19,7 +19,7 @@ from dptrace.analysis.findings.communication import (
 )
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.host import IDLE_KINDS, idle, recompute, unused_parameters
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.core.checks import holds
 from dptrace.core.units import duration
 

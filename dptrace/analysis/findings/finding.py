@@ -307,10 +307,6 @@ def exposures(device: DeviceFigures) -> Int64:
 
 # Advice on exposed communication, depending on its origin and on the options the run already uses.
 
-SYNCHRONIZING_ADVICE = (
-    "Remove the blocking call (.item(), .cpu(), cudaStreamSynchronize, a copy without non_blocking=True), or move it "
-    "after the launches."
-)
 PYTHON_ADVICE = (
     "Find the Python code there: sleep, I/O, locks, logging, checkpoints, garbage collection. A recording "
     "with_stack=True names the function."

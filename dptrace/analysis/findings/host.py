@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from dptrace.analysis.findings.finding import (
     MIN_SHARE,
     PYTHON_ADVICE,
-    SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
     Finding,
     FindingContext,
     allocator_advice,
     unprofiled_step_ns,
 )
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES, PIN_ADVICE
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, median, subtract, union
 from dptrace.core.units import duration
@@ -38,13 +38,7 @@ _COUNTED = 500
 _STANDS_OUT = 0.15
 _MIN_GAP_NS = 300_000
 _MAX_NAMED = 2
-HOST_CAUSES = {
-    "data_loading_ns": (HostCause.DATA_LOADING,),
-    "allocator_ns": (HostCause.ALLOCATOR,),
-    "synchronizing_ns": (HostCause.SYNCHRONIZING,),
-    "host_bound_ns": (HostCause.OPERATOR, HostCause.PYTHON, HostCause.NOTHING_RECORDED, HostCause.PASSIVE),
-    "launching_ns": tuple(HostCause),
-}
+HOST_CAUSES = {cause.name: cause.host_causes for cause in IDLE_CAUSES if cause.host_causes}
 """What the host did in idle time of a cause; causes without host activity are missing."""
 
 
@@ -204,63 +198,13 @@ class _IdleKind(msgspec.Struct, frozen=True):
     """Instead, where torch.compile is in use."""
 
 
-_PIN_ADVICE = "Copy from and to pinned memory with non_blocking=True: the call stages pageable memory itself."
-_IDLE = (
-    _IdleKind(
-        "data_loading_ns",
-        "data_loading",
-        "GPUs are idle while the host waits for the DataLoader",
-        "Raise num_workers and prefetch_factor, set persistent_workers and pin_memory, or preprocess the data offline.",
-    ),
-    _IdleKind(
-        "allocator_ns",
-        "allocator",
-        "GPUs are idle while the host allocates or frees memory",
-        "",  # depends on the version of torch
-    ),
-    _IdleKind(
-        "synchronizing_ns",
-        "synchronizing",
-        "GPUs are idle because the host waits for them before it launches more",
-        SYNCHRONIZING_ADVICE,
-    ),
-    _IdleKind(
-        "unrecorded_ns", "unrecorded", "GPUs are idle while the trace shows nothing of the host", UNRECORDED_ADVICE
-    ),
-    _IdleKind(
-        "host_bound_ns",
-        "host_bound",
-        "GPUs are idle because the host launches kernels late",
-        "Launch fewer, larger kernels (torch.compile, CUDA graphs, fused optimizers); no print or logging in the loop.",
-        'Capture CUDA graphs (mode="reduce-overhead"), use fused optimizers, and launch less outside the compiled '
-        "graphs; no print or logging in the loop.",
-    ),
-    _IdleKind(
-        "launching_ns",
-        "launching",
-        "GPUs are idle while the host is still in the call that launches their next work",
-        "Warm up before you measure, since the first launch of a kernel loads or compiles it; "
-        f"on CUDA, CUDA_MODULE_LOADING=EAGER loads all at the start. {_PIN_ADVICE}",
-    ),
-    _IdleKind(
-        "launch_latency_ns",
-        "launch_latency",
-        "GPUs are idle in short gaps between kernels that were launched in time",
-        "Fuse small kernels (torch.compile, foreach optimizers) or capture a CUDA graph.",
-        'Capture CUDA graphs (mode="reduce-overhead"), or use fused optimizers.',
-    ),
-    _IdleKind(
-        "waiting_ns",
-        "waiting",
-        "GPUs are idle although work was launched: its stream was told to wait for another",
-        "Find what the streams wait for: events recorded late, callbacks on the host, or another GPU.",
-    ),
-    _IdleKind(
-        "bubble_ns",
-        "bubble",
-        "GPUs are idle because a pipeline stage waits for another",
-        "Use more micro-batches or several stages per rank (interleaved), and balance the stages.",
-    ),
+_UNRECORDED = _IdleKind(
+    "unrecorded_ns", "unrecorded", "GPUs are idle while the trace shows nothing of the host", UNRECORDED_ADVICE
+)
+_IDLE = tuple(
+    _IdleKind(cause.name, cause.kind, cause.text, cause.advice, cause.advice_if_compiled)
+    for cause in IDLE_CAUSES
+    if cause.text
 )
 _LOADING_ON_CPU = _IdleKind(
     "data_loading_ns",
@@ -274,7 +218,7 @@ _COPIES = _IdleKind(
     "Memory copies are exposed: no compute overlaps them",
     "Copy from pinned memory with non_blocking=True, on a separate stream.",
 )
-IDLE_KINDS = tuple(one.kind for one in (*_IDLE, _COPIES))
+IDLE_KINDS = tuple(one.kind for one in (*_IDLE, _UNRECORDED, _COPIES))
 _ADVICE_ON_GAPS: dict[int, str] = {
     HostCause.PYTHON: PYTHON_ADVICE,
     HostCause.PASSIVE: PYTHON_ADVICE,
@@ -296,7 +240,8 @@ def idle(context: FindingContext) -> list[Finding]:
     left = _idle_of(context)
     if context.on_cpu:  # gaps between operators are Python; no GPU is idle
         return [_idle_finding(context, _LOADING_ON_CPU, left)]
-    found = [_idle_finding(context, one, left) for one in _IDLE if one.cause != "unrecorded_ns" or left.pauses]
+    kinds = (*_IDLE, _UNRECORDED) if left.pauses else _IDLE
+    found = [_idle_finding(context, kind, left) for kind in kinds]
     copies = replace(_COPIES, advice=_PINNED_ADVICE) if _mostly_pinned(context) else _COPIES
     return [*found, _idle_finding(context, copies, left)]
 
@@ -373,7 +318,7 @@ def _advice(context: FindingContext, idle_kind: _IdleKind, gaps: Sequence[Gap]) 
     if idle_kind.kind == "allocator":
         return allocator_advice(context.metadata, gaps[0].label.what if gaps else _allocates(context))
     if idle_kind.kind == "launching" and gaps and "emcpy" in gaps[0].label.what:
-        return _PIN_ADVICE
+        return PIN_ADVICE
     usual = (context.is_compiled and idle_kind.advice_if_compiled) or idle_kind.advice
     return _ADVICE_ON_GAPS.get(gaps[0].label.cause, usual) if idle_kind.kind == "host_bound" and gaps else usual
 

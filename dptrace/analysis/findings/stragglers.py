@@ -17,12 +17,12 @@ from dptrace.analysis.findings.cores import NO_CORE
 from dptrace.analysis.findings.finding import (
     MIN_SHARE,
     PYTHON_ADVICE,
-    SYNCHRONIZING_ADVICE,
     UNRECORDED_ADVICE,
     Finding,
     FindingContext,
     allocator_advice,
 )
+from dptrace.analysis.per_gpu.causes import SYNCHRONIZING_ADVICE
 from dptrace.core.units import duration, plural, ranks_text
 from dptrace.timeline.steps import WHOLE_TRACE
 

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.per_gpu.causes import CAUSES, IDLE_CAUSES
 from dptrace.core.intervals import (
     EMPTY,
     Int64,
@@ -382,23 +383,6 @@ def by_kind(splits: Sequence[Split]) -> tuple[KindFigures, ...]:
 #                 └── host late ───┘└ late ┘  └────┘└── launching ──┘  └──────┘└──── waiting ─────┘
 #               data loading, then host-bound
 
-_CAUSE_WORDS = {
-    "data_loading_ns": "data loading",
-    "allocator_ns": "allocator",
-    "synchronizing_ns": "synchronizing",
-    "host_bound_ns": "host-bound",
-    "launching_ns": "launching",
-    "launch_latency_ns": "launch latency",
-    "waiting_ns": "waiting",
-    "bubble_ns": "pipeline bubble",
-    "unexplained_ns": "unexplained",
-}
-CAUSES = tuple(_CAUSE_WORDS)
-"""The host waited in a DataLoader's next; in a call that allocates or frees memory; in a call that synchronizes with
-the device; the host was late for another reason; it was still in the call that launches the work; the work was launched
-in time and began within launch latency; its stream was told to wait for another; a pipeline stage waited for another;
-it was launched in time, and nothing that is recorded says why it began later."""
-
 _LONG_NS = 50_000
 """Shortest gap that is kept to be named."""
 
@@ -442,11 +426,18 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     rest, late = subtract(rest, bubble), subtract(late, bubble)
     allocator = intersect(rest, timeline.host.intervals(HostCause.ALLOCATOR))
     synchronizing = intersect(rest, timeline.host.intervals(HostCause.SYNCHRONIZING))
-    host = subtract(rest, union_all([allocator, synchronizing]))
     waiting = intersect(late, timeline.depending)
-    unexplained = subtract(late, waiting)
-    parts = (loading, allocator, synchronizing, host, launching, latency, waiting, bubble, unexplained)
-    sets = dict(zip(CAUSES, parts, strict=True))
+    sets = {
+        "data_loading_ns": loading,
+        "allocator_ns": allocator,
+        "synchronizing_ns": synchronizing,
+        "host_bound_ns": subtract(rest, union_all([allocator, synchronizing])),
+        "launching_ns": launching,
+        "launch_latency_ns": latency,
+        "waiting_ns": waiting,
+        "bubble_ns": bubble,
+        "unexplained_ns": subtract(late, waiting),
+    }
     causes = {name: np.diff(covered(part, bounds)) for name, part in sets.items()}
     return Idle(causes, gaps, sets, _some(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS))
 
@@ -489,7 +480,7 @@ def _launched(timeline: Timeline, gaps: IntervalSet) -> Int64:
 
 # Labels of the parts of a step and of the causes of idle time, for tables and charts.
 
-FIGURE_WORDS = _WORDS | {COMPUTE: "compute"} | _CAUSE_WORDS
+FIGURE_WORDS = _WORDS | {COMPUTE: "compute"} | {cause.name: cause.label for cause in IDLE_CAUSES}
 """The figures of a step and the causes of idle time in words."""
 PART_LABELS: dict[Part, str] = {
     Part[name.removesuffix("_ns").upper()]: _WORDS[name].capitalize()
@@ -507,9 +498,6 @@ EXPOSED_LABELS: dict[str, str] = {
     "exposed_comm_ns": PART_LABELS[Part.EXPOSED_COMM],
 }
 """Parts of exposed communication by the names in ``exposed_wait.exposed_parts``."""
-
-CAUSE_LABELS: dict[str, str] = {name: f"Idle: {words}" for name, words in _CAUSE_WORDS.items()}
-"""By the names in ``idle.CAUSES``."""
 
 
 def waiting_label(rank: int | Sequence[int] | None) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
-from dptrace.analysis.per_gpu.split import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.core.intervals import Int64, members, repeated, unique
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.split import (
-    CAUSES,
     Part,
     by_kind,
     collective_exposure,

@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES, PART_LABELS, Part
+from dptrace.analysis.per_gpu.causes import CAUSE_LABELS, CAUSES
+from dptrace.analysis.per_gpu.split import PART_LABELS, Part
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.svg import svg
 from dptrace.viewers.base.theme import dark_color, picture_css

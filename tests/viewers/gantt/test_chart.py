@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from dptrace.analysis.per_gpu.split import CAUSES, FIGURES, Part, exposure
+from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURES, Part, exposure
 from dptrace.core.intervals import covered, union
 from dptrace.run.run import Run
 from dptrace.timeline.model import Actions, Collective, Kind, Phase, Windows

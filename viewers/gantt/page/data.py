@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from dptrace.analysis.kernels.names import short_names, shortened
 from dptrace.analysis.matching.calls import place
 from dptrace.analysis.memory.usage import MEMORY, DeviceMemory, MemoryUse, total_bytes
-from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part
+from dptrace.analysis.per_gpu.causes import CAUSE_LABELS, CAUSES
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part
 from dptrace.core.intervals import Int64, unique
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.notable_ranks import MANY, nodes_of, notable_ranks, ranks_first

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 import dptrace
-from dptrace.analysis.per_gpu.split import CAUSE_LABELS, CAUSES, Part
+from dptrace.analysis.per_gpu.causes import CAUSE_LABELS, CAUSES
+from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64
 from dptrace.run.memory import device_reports
 from dptrace.run.run import Run

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from PIL import Image
 
 from dptrace.analysis.kernels.names import short_names
-from dptrace.analysis.per_gpu.split import CAUSE_LABELS, PART_LABELS
+from dptrace.analysis.per_gpu.causes import CAUSE_LABELS
+from dptrace.analysis.per_gpu.split import PART_LABELS
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline, Windows
 from dptrace.viewers.gantt.chart import chart
