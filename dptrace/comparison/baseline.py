@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES, IDLE_CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import FIGURES, CommFigures, Split
 from dptrace.comparison.history import TRACE_TIME, recorded_time
@@ -174,7 +174,7 @@ def read(path: Path) -> Baseline:
     if baseline.dptrace_baseline != SCHEMA:
         raise DptraceError(f"{path}: written by dptrace {baseline.dptrace}, in another form; save the baseline again.")
     for one in baseline.recordings:
-        names = all({*FIGURES, *CAUSES} <= device.figures.keys() for device in one.devices)
+        names = all({*FIGURES} <= device.figures.keys() for device in one.devices)
         names &= all({*COLLECTIVE_VALUES} <= messages.values.keys() for messages in one.collectives)
         lengths = {len(column) for column in one.columns()} | {len(one.steps)}
         waits = one.exposed_wait is None or len(one.exposed_wait) == len(one.devices)
@@ -309,13 +309,23 @@ def _run(one: _Recording, note: str) -> StoredRun:
         one.ideal_ns,
     )
     timelines = tuple(device.timeline for device in devices)
-    return StoredRun(one.path, timelines, one.metadata, (note, *one.notes), one.world_size, devices, tables=tables)
+    notes = (note, *_missing_causes(one), *one.notes)
+    return StoredRun(one.path, timelines, one.metadata, notes, one.world_size, devices, tables=tables)
+
+
+def _missing_causes(one: _Recording) -> list[str]:
+    """Return a note on the causes of idle time that the version that saved a recording did not tell apart."""
+    saved = set.intersection(*(set(device.figures) for device in one.devices))
+    missing = [cause.label for cause in IDLE_CAUSES if cause.name not in saved]
+    if not missing:
+        return []
+    return [f"The baseline does not tell idle time of {listed(missing, 9)}: it is 0 there, within other causes."]
 
 
 def _figures(device: _Device, steps: tuple[str, ...], collectives: tuple[Collective, ...]) -> DeviceFigures:
     """Return the figures of a device on a timeline without intervals, whose steps are as long as they were."""
     values: Mapping[str, Int64] = {name: np.array(column, np.int64) for name, column in device.figures.items()}
-    nothing = np.empty(0, np.int64)
+    nothing, none = np.empty(0, np.int64), np.zeros(len(steps), np.int64)
     timeline = Timeline(
         rank=device.rank,
         device=device.gpu,
@@ -332,9 +342,8 @@ def _figures(device: _Device, steps: tuple[str, ...], collectives: tuple[Collect
         collectives=collectives,
         windows=Windows(steps, np.append(0, np.cumsum(values["wall_ns"]))),
     )
-    none = np.zeros(len(steps), np.int64)
     counts = {kind: np.array(count, np.int64) for kind, count in device.collectives.items()}
     comm = {kind: CommFigures(count, none, none, none) for kind, count in counts.items()}
     lacks = tuple(premise for premise in device.lacks if premise in REASONS)
     split = Split(device.rank, device.gpu, steps, {name: values[name] for name in FIGURES}, comm, lacks)
-    return replace(figures_of(timeline), split=split, idle_causes={name: values[name] for name in CAUSES})
+    return replace(figures_of(timeline), split=split, idle_causes={name: values.get(name, none) for name in CAUSES})

@@ -96,6 +96,21 @@ def test_a_baseline_can_not_be_taken_apart_or_lack_a_rank(tmp_path: Path) -> Non
     assert not (tmp_path / "x.json").exists()
 
 
+def test_a_cause_of_idle_time_that_is_not_in_the_file_is_0_and_a_note_says_so(tmp_path: Path) -> None:
+    """It was saved before dptrace told that cause."""
+    path = tmp_path / "main.json"
+    (kept,) = stored(path, [job()])
+    data = json.loads(path.read_text())
+    for device in data["recordings"][0]["devices"]:
+        del device["figures"]["bubble_ns"]
+    path.write_text(json.dumps(data))
+    (older,) = baseline.read(path).runs(path)
+
+    assert all(not device.idle_causes["bubble_ns"].any() for device in older.devices)
+    assert told(compare(kept, job())) == told(compare(older, job()))
+    assert ["pipeline bubble" in note for note in older.notes if note not in kept.notes] == [True]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
