@@ -517,7 +517,7 @@ def _description(given: dict[str, Any]) -> Description:
 
 
 INTERNAL = {
-    *("align", "analyze_cross_rank", "cross_rank", "devices", "efficiency", "figures_only", "pipelines"),
+    *("align", "analyze_cross_rank", "answers", "cross_rank", "devices", "efficiency", "figures_only", "pipelines"),
     *("has_selected_steps", "read_again", "rereader", "selected_from", "shifts", "sources", "splits", "timelines"),
     "workload",
 }

@@ -22,6 +22,7 @@ from dptrace.core.subprocess_pool import available_cores, available_memory, run_
 from dptrace.core.units import byte_size, listed, plural, sanitize
 from dptrace.errors import DptraceError, TraceError
 from dptrace.load import rank_file
+from dptrace.load.answers import StoredAnswers, identities_of
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
 from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
@@ -133,6 +134,8 @@ def open_run(
     communication_names((), read_options.comm_patterns)
     read_rules(read_options.phase_labels)
     sources, results, share = find(paths), dict[int, RankFile | DptraceError](), SharedValues()
+    found, keeps = sources.files, read_options.cache and not read_options.figures_only
+    identities = identities_of(found) if keeps else (None,)
     progress(0, len(sources.files), sources.files[0].name)
     # Files that turn out to hold several ranks are read again, one rank at a time.
     while unread := [index for index in range(len(sources.files)) if index not in results]:
@@ -145,7 +148,10 @@ def open_run(
                 results[index] = share(result)
             progress(len(results), len(sources.files), sources.files[index].name)
         sources, results = split_ranks(sources, results)
-    return _joined(sources, results, " ".join(map(redact, paths)), read_options)
+    run = _joined(sources, results, " ".join(map(redact, paths)), read_options)
+    return (
+        run if None in identities else replace(run, answers=StoredAnswers(found, identities, read_options, run.devices))
+    )
 
 
 def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name: str, read_options: ReadOptions) -> Run:

@@ -44,11 +44,13 @@ _FIGURE_ROOMS = ("core", "readers", "timeline", "model", "analysis", "load")
 """The packages whose code determines the contents of an entry."""
 _CHART_ROOMS = (*_FIGURE_ROOMS, "run", "viewers")
 """The same for the index of a chart."""
+_ANSWER_ROOMS = (*_FIGURE_ROOMS, "run", "replay")
+"""The same for an answer about a run."""
 _FIGURES = ("figures",)
 """What the key of an entry ends with that holds the figures of a file only."""
 
 # The folder may hold other files, so that only files with dptrace's own names are counted and removed.
-_ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|figures|tiles|nsight)")
+_ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|figures|tiles|nsight|answer)")
 _PAGE = re.compile(r".+-[0-9a-f]{8}\.html")
 
 
@@ -58,7 +60,7 @@ class CacheSummary(msgspec.Struct, frozen=True):
     folder: Path
     traces: int = 0
     trace_bytes: int = 0
-    """Parsed traces, exports of reports, indices of charts, and what interrupted processes left of them."""
+    """Parsed traces, answers, exports of reports, indices of charts, and what interrupted processes left of them."""
     pages: int = 0
     page_bytes: int = 0
     """Pages that ``dptrace view`` wrote without ``-o``."""
@@ -77,7 +79,7 @@ def cache_summary(remove: bool = False) -> CacheSummary:
             the folder stay, and so do files that cannot be removed.
     """
     folder = cache_folder()
-    counts = {".rank": 0, ".figures": 0, ".tiles": 0, ".nsight": 0, ".part": 0, ".html": 0}
+    counts = dict.fromkeys((".rank", ".figures", ".tiles", ".nsight", ".answer", ".part", ".html"), 0)
     sizes = dict(counts)
     for path in _own_files(folder):
         with suppress(OSError):
@@ -107,8 +109,11 @@ def fetch(source: Source, key: Sequence[object], type: type[Value], mapped: bool
     Args:
         mapped: map its arrays, instead of copying them to memory.
     """
-    if (entry := _entry(source, key)) is None:
-        return None
+    return None if (entry := _entry(source, key)) is None else read_entry(entry, type, mapped)
+
+
+def read_entry(entry: Path, type: type[Value], mapped: bool = True) -> Value | None:
+    """Return the value of an entry, which counts as used; None where there is none, or a damaged one, which goes."""
     try:
         value = read(entry, type, mapped)
         os.utime(entry)  # marks it as recently used
@@ -130,6 +135,11 @@ def store(source: Source, key: Sequence[object], value: object, identity: object
     entry = _entry(source, key)
     if entry is None or identity != file_identity(source):
         return None
+    return store_entry(entry, value)
+
+
+def store_entry(entry: Path, value: object) -> Path | None:
+    """Store *value* as an entry, and return it; None where it cannot be stored."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(value, entry)
@@ -195,17 +205,31 @@ def index_entry(sources: Sequence[Source], key: Sequence[object]) -> Path | None
     return entry
 
 
+def answer_entry(identities: Sequence[object], key: Sequence[object]) -> Path:
+    """Return the entry that keeps an answer about a run, which may not exist.
+
+    Args:
+        identities: those of all files of the run.
+        key: how they were read, and all else that the answer depends on.
+    """
+    return cache_folder() / f"{_digest((_code(_ANSWER_ROOMS), identities, tuple(key)))}.answer"
+
+
 def _digest(value: object) -> str:
     return blake2b(repr(value).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
+def _code(rooms: tuple[str, ...] = _FIGURE_ROOMS) -> tuple[str, ...]:
+    """Return digests of the code that computes figures: an entry from other code does not match."""
+    return tuple(map(_code_of, rooms))
+
+
 @cache
-def _code(rooms: tuple[str, ...] = _FIGURE_ROOMS) -> str:
-    """Return a digest of the code that computes figures: an entry from other code does not match."""
+def _code_of(room: str) -> str:
     digest = blake2b(digest_size=16)
     root = Path(__file__).resolve().parents[1]
     kinds = ("*.py", "*.csv")  # the tables of GPUs and links too
-    for path in sorted(path for room in rooms for kind in kinds for path in (root / room).rglob(kind)):
+    for path in sorted(path for kind in kinds for path in (root / room).rglob(kind)):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -7,10 +7,10 @@ What else is asked of a run is a function that takes it, in this room, in replay
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
@@ -31,8 +31,28 @@ if TYPE_CHECKING:
     from dptrace.run.utilization import Utilization, Workload
     from dptrace.timeline.host_calls import Rereader, Result, SecondPass
 
+Value = TypeVar("Value")
+
 SCHEMA = 2
 """Version of the JSON that :meth:`Run.to_dict` returns: the meaning of a name in it never changes."""
+
+
+class AnswerStore(Protocol):
+    """Keeps answers about a run that was read from files."""
+
+    def __call__(
+        self,
+        devices: Sequence[DeviceFigures],
+        question: Sequence[object],
+        type: type[Value],
+        compute: Callable[[], Value],
+    ) -> Value:
+        """Return an answer that is known, or compute it; it is kept where files and *devices* are still as read.
+
+        Args:
+            question: all that the answer depends on besides the files, how they were read, and the code.
+            type: of the answer, whose values are plain.
+        """
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,6 +76,8 @@ class Run:
     """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run built in memory."""
     rereader: Rereader | None = field(default=None, compare=False)
     """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
+    answers: AnswerStore | None = field(default=None, compare=False)
+    """Keeps answers about the run in the cache, for ``run.answers.stored_answer``; None without one."""
     workload: Workload | None = None
     """Parameters, tokens and peak that the user gives; None for those of run.json."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)

@@ -1,0 +1,295 @@
+"""Put the findings of a run in order: changes of one replay, which are taken out of it one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import cached_property
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dptrace.analysis.findings.detect import detected
+from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext, Gain
+from dptrace.analysis.findings.stragglers import measured_waiting
+from dptrace.core.units import duration
+from dptrace.errors import DptraceError
+from dptrace.replay.counterfactual import GainContext, counterfactual
+from dptrace.replay.gains import GainEstimate, Measurer, late_ranks
+from dptrace.replay.transforms.change import Change, HiddenCollectives
+from dptrace.replay.whatif import replay_of_some
+from dptrace.run.run import Run
+
+Progress = Callable[[float], None]
+"""Called with the fraction that is done."""
+_FAR_BELOW = 0.5
+"""Share of what a finding counts, or loses, below which its gain is explained."""
+_HIDDEN = 0.5
+"""Late ranks that gain nothing, since others are as late, are a finding from this share of what the latest lose."""
+_NEGLIGIBLE = 0.001
+"""Share of a step that is not divided among changes that gain nothing alone."""
+_PARTS_OF_EXPOSED = ("small_messages", "first_bucket", "low_bandwidth", "slow_collectives")
+_OF_HOSTS = ("data_loading", "allocator", "synchronizing", "unrecorded", "host_bound", "launching")
+"""Findings on what all hosts do, of which a late rank's own excess is a part."""
+_ABSENT = "Ranks are missing, so it is unknown how much of this is waiting for them."
+_OWN_CLOCKS = "Ranks are left on their own clocks, which a replay would correct."
+
+
+class _Change(NamedTuple):
+    """A finding, and the run without it."""
+
+    finding: Finding
+    """With what it gains alone."""
+    change: Change
+    lost_ns: float = 0.0
+    """What late ranks lose in a step."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a replay can tell what it gains."""
+        return self.finding.gain.ns is not None
+
+    @property
+    def alone_ns(self) -> int:
+        """What it gains alone."""
+        return self.finding.gain.ns or 0
+
+
+class FindingList:
+    """The findings of a run, and what was taken out of it for them."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._taken, self._gained = run, list[Change](), 0
+        self._known: dict[Change, GainEstimate] = {}
+        self._found: tuple[Finding, ...] | None = None
+
+    @cached_property
+    def _measurer(self) -> Measurer:
+        if not self._run.align:
+            raise DptraceError(_OWN_CLOCKS)
+        return Measurer(replay_of_some(self._run))
+
+    @cached_property
+    def _context(self) -> GainContext:
+        return GainContext(self._run, self._measurer.replay.model)
+
+    @cached_property
+    def _refusal(self) -> Gain | None:
+        """Why no gain can be told; None where some can."""
+        try:
+            return self._measurer.refusal
+        except DptraceError as error:
+            return Gain(reason=_without_path(error, self._run))
+
+    def found(self, progress: Progress) -> tuple[Finding, ...]:
+        """Return the list of :func:`dptrace.replay.findings.findings_of`, computed once."""
+        if self._found is None:
+            self._found = self._find(progress)
+        return self._found
+
+    def _find(self, progress: Progress) -> tuple[Finding, ...]:
+        run = self._run
+        context, found = FindingContext(run.cross_rank, run.metadata), detected(run.cross_rank, run.metadata)
+        if not context.devices or (len(run.timelines) == 1 and not found):
+            return ()
+        if self._refusal is not None:
+            found = (*measured_waiting(context), *found)
+            return tuple(sorted(map(self._refused, found), key=lambda finding: -finding.counted_ns))
+        late = [self._measured(*one) for one in late_ranks(run, self._measurer)]
+        waiting = list[Finding]()
+        if late and not any(one.is_known for one in late):
+            waiting = [replace(one, gain=late[0].finding.gain) for one in measured_waiting(context)]
+            late = []
+        return _with_unknown(self._ordered(late, found, progress), waiting)
+
+    def of_others(self, found: Sequence[Finding], after: bool) -> tuple[Finding, ...]:
+        """Return more findings with what each gains, of the run as it was or after those that the list has."""
+        if not found:
+            return ()
+        if self._refusal is not None:
+            return tuple(map(self._refused, found))
+        if after:
+            self.found(lambda fraction: None)
+        own = copy(self)
+        own._taken, own._gained = (list(self._taken), self._gained) if after else ([], 0)
+        return own._ordered([], found, lambda fraction: None)
+
+    def _refused(self, finding: Finding) -> Finding:
+        assert self._refusal is not None
+        return replace(finding, gain=self._refusal)
+
+    def _ordered(self, late: Sequence[_Change], found: Sequence[Finding], progress: Progress) -> tuple[Finding, ...]:
+        """Take changes out of the run, the greatest gain first; return the findings with what each gains."""
+        changes, unknown = [*late], list[Finding]()
+        for number, finding in enumerate(found, 1):
+            one = self._with_change(finding)
+            changes += [one] if isinstance(one, _Change) else []
+            unknown += [one] if isinstance(one, Finding) else []
+            progress(number / (2 * len(found)))
+        least = MIN_SHARE * self._measurer.step_ns
+        changes.sort(key=lambda one: (_is_once(one), -one.alone_ns))
+        changes = _parts_first(changes, least)
+        gained = self._one_after_the_other(changes, least)
+        progress(0.9)
+        needed = set[int]()
+        if any(ns >= least and _is_unmasked(one, ns) for one, ns in zip(changes, gained, strict=True)):
+            # What gains only with others comes at its own place, and before it those that it needs.
+            needed = self._needed(changes, gained, least)
+            most = {id(one): max(one.alone_ns, ns) for one, ns in zip(changes, gained, strict=True)}
+            most |= {id(changes[number]): max(most.values()) for number in needed}
+            first, order = {id(changes[number]) for number in needed}, [*map(id, changes)]
+            changes.sort(key=lambda one: (_is_once(one), -most[id(one)], id(one) not in first))
+            changes = _parts_first(changes, least)
+            needed = {number for number, one in enumerate(changes) if id(one) in first}
+            gained = gained if [*map(id, changes)] == order else self._one_after_the_other(changes, least)
+        self._taken += [one.change for one in changes]
+        self._gained += sum(gained)
+        latest = max((one.lost_ns for one in late), default=0.0)
+        listed = []
+        for number, (one, ns) in enumerate(zip(changes, gained, strict=True)):
+            is_late = one.finding.kind in ("straggler", "jitter")
+            if not is_late or max(one.alone_ns, ns) >= least or one.lost_ns >= max(1, _HIDDEN * latest):
+                listed.append(self._after_those_above(one, ns, number in needed))
+        progress(1)
+        return _with_unknown([*(f for f in listed if not f.is_minor), *(f for f in listed if f.is_minor)], unknown)
+
+    def _with_change(self, finding: Finding) -> _Change | Finding:
+        """Return a finding with what it gains alone, or why that is not known."""
+        try:
+            change = counterfactual(finding, self._context)
+            if isinstance(change, str):
+                return replace(finding, gain=Gain(reason=change))
+            measured = self._measured(finding, change)
+        except DptraceError as error:
+            return replace(finding, gain=Gain(reason=_without_path(error, self._context.model.run)))
+        return measured if measured.is_known else measured.finding
+
+    def _measured(self, finding: Finding, change: Change, lost_ns: float = 0.0) -> _Change:
+        """Measure what a finding gains alone; findings with one change share its replay."""
+        if change not in self._known:
+            self._known[change] = self._measurer.measure(change)
+        estimate = self._known[change]
+        gain = estimate.gain
+        if isinstance(change, HiddenCollectives) and change.lacks_ranks(self._context.model):
+            gain = _at_most(gain, finding)
+        if not lost_ns and gain.ns is not None and 0 <= gain.ns < _FAR_BELOW * finding.counted_ns:
+            hidden, counted = duration(finding.counted_ns - gain.ns), duration(finding.counted_ns)
+            text = f"Of {counted} counted, {hidden} are hidden behind other work, not on the critical path"
+            gain = replace(gain, reason=f"{text}: without them, {estimate.pace()}.")
+        return _Change(replace(finding, gain=gain), change, lost_ns)
+
+    def _one_after_the_other(self, changes: Sequence[_Change], least: float) -> list[int]:
+        """Return what each gains once what the list has, and those before it, are gone."""
+        gained, own, count = [0] * len(changes), [number for number, one in enumerate(changes) if one.is_known], 0
+        while count < len(own) and changes[own[count]].alone_ns >= least:
+            count += 1
+        before = self._gained
+        for place, number in enumerate(own[:count]):
+            after = self._after(changes, own[: place + 1], before)
+            gained[number], before = after - before, after
+        if own[count:]:
+            self._share(changes, own, count, len(own), (before, self._after(changes, own, before)), gained)
+        return gained
+
+    def _share(
+        self, changes: Sequence[_Change], own: list[int], low: int, high: int, ends: tuple[int, int], gained: list[int]
+    ) -> None:
+        """Divide what changes that gain little alone gain together: in halves, while there is something to divide."""
+        before, after = ends
+        if high - low == 1 or after - before < _NEGLIGIBLE * self._measurer.step_ns:
+            gained[own[low]] = after - before
+            return
+        middle = (low + high) // 2
+        between = min(after, self._after(changes, own[:middle], before))
+        self._share(changes, own, low, middle, (before, between), gained)
+        self._share(changes, own, middle, high, (between, after), gained)
+
+    def _after(self, changes: Sequence[_Change], numbers: Sequence[int], least: int = 0) -> int:
+        """Return what the list and some changes gain together, at least *least*."""
+        taken = [*self._taken, *(changes[number].change for number in numbers)]
+        if len(taken) == 1:
+            return max(least, changes[numbers[0]].alone_ns)
+        return max(least, self._measurer.gain_ns(list(dict.fromkeys(taken))))
+
+    def _needed(self, changes: Sequence[_Change], gained: Sequence[int], least: float) -> set[int]:
+        """Return which gain nothing themselves, but one of those that gain only with others needs them."""
+        last = max(n for n, ns in enumerate(gained) if ns >= least and _is_unmasked(changes[n], ns))
+        kept = [number for number in range(last + 1) if changes[number].is_known]
+        small = [number for number in kept if max(gained[number], changes[number].alone_ns) < least]
+        found, total = set[int](), self._gained + sum(gained[: last + 1])
+        if total - self._after(changes, [number for number in kept if number not in small]) < least:
+            return found
+        for number in reversed(small):
+            others = [other for other in kept if other != number]
+            if total - self._after(changes, others) >= least:
+                found.add(number)
+            else:
+                kept = others
+        return found
+
+    def _after_those_above(self, one: _Change, ns: int, is_needed: bool) -> Finding:
+        """Return a finding with what it gains after those above it, and why that is far less."""
+        gain, finding = one.finding.gain, one.finding
+        if gain.ns is None:
+            return finding
+        reason = gain.reason
+        if one.lost_ns and max(gain.ns, ns) <= one.lost_ns / 2:
+            lost = duration(round(one.lost_ns))
+            reason = f"Of {lost} a step that is lost, the rest is hidden: other ranks or work are as late."
+        elif ns < _FAR_BELOW * gain.ns:
+            left = duration(ns) if ns else "nothing"
+            reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
+        gain = replace(gain, next_ns=ns, share=ns / self._measurer.mean_step_ns, reason=reason)
+        return replace(finding, gain=gain, evidence=finding.evidence | ({"needed": True} if is_needed else {}))
+
+
+def _is_once(one: _Change) -> bool:
+    """Return whether it happened in one of several steps, and may not happen again."""
+    return bool(one.finding.evidence.get("once"))
+
+
+def _is_unmasked(one: _Change, ns: int) -> bool:
+    """Return whether a change gains far more once others are made than alone."""
+    return ns > 2 * one.alone_ns
+
+
+def _parts_first(changes: list[_Change], least: float) -> list[_Change]:
+    """Put parts that gain something before the whole: a late rank's host time before that of all hosts."""
+    found = list(changes)
+    for whole in changes:
+        place = found.index(whole)
+        parts = [one for one in found[place:] if one.alone_ns >= least and _is_part(one.finding, whole.finding)]
+        rest = [one for one in found[place:] if not any(one is part for part in parts)]
+        found[place:] = [*parts, *rest]
+    return found
+
+
+def _is_part(one: Finding, whole: Finding) -> bool:
+    if one.evidence.get("once") != whole.evidence.get("once"):
+        return False
+    if whole.kind == "exposed_comm":
+        about = one.evidence.get("collective", whole.evidence["collective"])
+        return one.kind in _PARTS_OF_EXPOSED and about == whole.evidence["collective"]
+    return one.kind == "straggler" and whole.kind in _OF_HOSTS
+
+
+def _with_unknown(listed: Sequence[Finding], unknown: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Put those of which no gain is known before the first that is shown with less than what they count."""
+    found = list(listed)
+    for finding in sorted(unknown, key=lambda one: -one.counted_ns):
+        smaller = (i for i, one in enumerate(found) if one.is_minor or one.figure[0] < finding.counted_ns)
+        found.insert(next(smaller, len(found)), finding)
+    return tuple(found)
+
+
+def _without_path(error: DptraceError, run: Run) -> str:
+    """Return an error's message without the run's path, which all findings share."""
+    text = str(error).removeprefix(f"{run.path}: ")
+    return text[:1].upper() + text[1:]
+
+
+def _at_most(gain: Gain, finding: Finding) -> Gain:
+    """Keep a gain that may be waiting for missing ranks only where it is small: then the transfers gain no more."""
+    if gain.ns is None or gain.ns < _FAR_BELOW * finding.counted_ns:
+        return gain
+    return Gain(gain.change, reason=_ABSENT, doubts=gain.doubts)
