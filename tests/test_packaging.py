@@ -33,8 +33,9 @@ def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> 
     modules = {"trainers/ddp.py", "viewers/gantt/page/document.py", "commands/shared/main.py"}
     assert {f"dptrace/{module}" for module in modules} <= set(names)
     assert "dptrace/py.typed" in names
-    pages = [file for file in (ROOT / "viewers").glob("*/static/**/*") if file.is_file()]
-    assert ROOT / "viewers/gantt/static/data/lod.js" in pages
+    folders = "static", "fonts"
+    pages = [file for name in folders for file in (ROOT / "viewers").glob(f"*/{name}/**/*") if file.is_file()]
+    assert {ROOT / "viewers/gantt/static/data/lod.js", ROOT / "viewers/base/fonts/OFL.txt"} <= set(pages)
     for file in pages:
         assert f"dptrace/{file.relative_to(ROOT)}" in names
     assert {"dptrace"} == {name.split("/")[0] for name in names if ".dist-info" not in name}
@@ -134,7 +135,7 @@ def test_the_core_stays_light() -> None:
     names = {re.split(r"[^A-Za-z0-9_-]", text)[0].lower() for text in needed}
 
     light = {"bokeh", "click", "isal", "jinja2", "msgspec", "numpy", "pandas", "perfetto", "platformdirs", "protobuf"}
-    assert names <= {*light, "rich"}
+    assert names <= {*light, "resvg-py", "rich"}
 
 
 def test_advice_installs_what_an_extra_needs() -> None:

@@ -74,7 +74,7 @@ def training_options(folder: str, epochs: int, steps: int) -> Decorator:
 @training_options("bench", epochs=5, steps=5)
 @click.option("--from", "source", type=click.Path(path_type=Path), help="Draw the figures of a CSV file.")
 @click.option("--local-loss", is_flag=True, help="Chart rank 0's loss instead of the mean over ranks.")
-@click.option("--png", is_flag=True, help="Write the charts as PNG in addition to SVG; needs Chromium.")
+@click.option("--png", is_flag=True, help="Write the charts as PNG in addition to SVG.")
 @click.option(
     "--csv",
     type=click.Path(path_type=Path, allow_dash=True),
@@ -109,6 +109,8 @@ def command(**options: Any) -> None:
     if options["csv"] is not None and str(options["csv"]) != "-":
         check_output(options["csv"], options["force"])
     if options["png"]:
+        from dptrace.viewers.base.render import check_png
+
         check_png()
     if options["source"] is not None:
         usable = {"source", "output", "force", "csv", "as_json", "verbosity", "local_loss", "png"}
@@ -120,20 +122,6 @@ def command(**options: Any) -> None:
             raise UsageError(f"{options['arguments'][0]}: only a script takes arguments; name it with --script.")
         result = _measured(options)
     _print_result(result, options)
-
-
-def check_png() -> None:
-    """Check before any run that pictures can be drawn after it.
-
-    Raises:
-        UsageError: Chromium is not installed.
-    """
-    from dptrace.viewers.base.screenshot import find_chromium
-
-    if find_chromium() is None:
-        raise UsageError(
-            "--png needs Chromium or Chrome: install it (Debian: apt-get install chromium), or leave --png out."
-        )
 
 
 def _from_file(path: Path, output: Path, force: bool) -> BenchResult:

@@ -7,7 +7,6 @@ import functools
 import glob
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
 
-from dptrace.commands.shared.output import write_png
 from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
@@ -339,16 +337,16 @@ class Tools:
         width: Annotated[int, Field(ge=400, le=2000, description="In pixels.")] = 1000,
     ) -> Image:
         """Draw a run as PNG. The Gantt chart shows the step of median length, of many ranks the most notable."""
+        from dptrace.viewers.base.render import png
         from dptrace.viewers.pages.gantt_svg import figure_svg
         from dptrace.viewers.pages.view import picture
         from dptrace.viewers.views.registry import view_named
 
         found, shown = self._run(run, ranks, steps), view_named(view)
-        drawn = figure_svg(found, bool(steps), bool(ranks), width) if shown.draw is None else picture(shown, found)
-        with tempfile.TemporaryDirectory(prefix="dptrace-") as folder:
-            path = Path(folder, "picture.png")
-            write_png(drawn, path, width)
-            return Image(data=path.read_bytes(), format="png")
+        drawn = (
+            figure_svg(found, bool(steps), bool(ranks), width) if shown.draw is None else picture(shown, found, width)
+        )
+        return Image(data=png(drawn, width), format="png")
 
 
 _KEPT = 3

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,13 @@ from dptrace.commands.shared.output import (
     print_written,
     progress,
     quoted_paths,
-    svg_height,
     write_page,
+    write_pdf,
     write_png,
     write_text,
 )
 from dptrace.commands.shared.reading import open_with_progress, with_findings
-from dptrace.core.files import atomic_write, check_output
+from dptrace.core.files import check_output
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.readers.source import is_url
@@ -47,12 +47,8 @@ if TYPE_CHECKING:
     from dptrace.viewers.gantt.chart import Chart
 
 _GANTT, _FINDINGS = "gantt", "findings"
-_DEFAULT_WIDTH, _MIN_HEIGHT, _MAX_SIZE = 1600, 400, 16_000
-"""Of a PNG in pixels; Chromium draws nothing larger."""
-_GANTT_HEADER_HEIGHT = 270
-"""Pixels above the rows of the Gantt chart."""
-_PAIR_HEADER_HEIGHT = 370
-"""The same for two runs, which have a line and figures each."""
+_DEFAULT_WIDTH, _MAX_SIZE = 1600, 16_000
+"""Of a PNG in pixels."""
 _PICTURE_OPTIONS = {".png": "--png", ".svg": "--svg", ".pdf": "--figure"}
 """The option that writes a picture with such a suffix."""
 _FIGURE_FORMS = ("svg", "pdf", "png")
@@ -110,7 +106,7 @@ class _Options:
         """Whether findings are shown: with the Gantt chart of one run, in its figure if asked for, or on their own."""
         if self.view == _FINDINGS or self.figure is not None:
             return self.view == _FINDINGS or self.annotate
-        return self.is_gantt and not (self.svg is not None or self.against is not None)
+        return self.is_gantt and not (self.pictured or self.against is not None)
 
     @property
     def served(self) -> bool:
@@ -147,8 +143,8 @@ class _Options:
             "--svg and --png write a picture; leave -o and --text out, or run the command twice.",
         )
         yield (
-            pair and (self.svg is not None or not self.is_gantt),
-            "--against draws two Gantt charts, as page, --png or --text; leave --view and --svg out.",
+            pair and not self.is_gantt,
+            "--against draws two Gantt charts, as page, --svg, --png or --text; leave --view out.",
         )
         suffix = "" if self.output is None else self.output.suffix.lower()
         option = _PICTURE_OPTIONS.get(suffix, "")
@@ -173,7 +169,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """Parse ``1600x900``.
 
     Raises:
-        UsageError: the text is not a size, or one that no browser draws.
+        UsageError: the text is not a size, or too small or large.
     """
     match = re.fullmatch(r"\s*(\d{1,5})\s*[x×]\s*(\d{1,5})\s*", text)
     if not match or not all(200 <= int(side) <= _MAX_SIZE for side in match.groups()):
@@ -198,7 +194,7 @@ _PATH = "Mark what sets the length of a step: that of --steps, or of median leng
 _SERVE = "Serve the page until its tab is closed; always for very large runs without -o."
 _HOST = "Address of this machine to serve at. [127.0.0.1: this machine only]"
 _SIZE = "Size of the PNG in pixels: 1600x900. [1600 wide, all rows]"
-_PNG = "Write a PNG picture, drawn by an installed Chromium."
+_PNG = "Write a PNG picture."
 _FIGURE = "Write a figure for papers and slides: .svg, .pdf or .png, in large type."
 _WIDTH = "Width of the figure; a narrow one has larger type. [640]"
 _ANNOTATE = "Number the top findings in the figure and write them below."
@@ -226,7 +222,7 @@ Examples:
 @click.option("--port", type=Whole(1, 65535), metavar="N", help="Port to serve at. [a free one]")
 @click.option("--host", metavar="ADDRESS", help=_HOST)
 @click.option("--view", callback=_list_views, help=_VIEW_HELP, **_VIEW)
-@click.option("--svg", type=OutputFile(), help="Write an SVG picture; needs no browser.")
+@click.option("--svg", type=OutputFile(), help="Write an SVG picture.")
 @click.option("--png", type=OutputFile(), help=_PNG)
 @click.option("--size", type=parse_size, metavar="WxH", help=_SIZE)
 @click.option("--figure", type=OutputFile(), help=_FIGURE)
@@ -409,59 +405,33 @@ def open_browser(address: str) -> bool:
 
 def _write_pictures(runs: Sequence[Run], options: _Options, verbosity: str) -> None:
     """Write the pictures of a view, or of two runs' Gantt charts on one axis."""
-    from dptrace.viewers.base.screenshot import screenshot
+    from dptrace.viewers.pages.gantt_svg import pair_svg
     from dptrace.viewers.pages.view import picture
     from dptrace.viewers.views.registry import VIEWS
 
+    width, height = options.size or (_DEFAULT_WIDTH, None)
     with progress("Drawing", verbosity, measured=False):
-        is_drawn = options.svg is not None or not options.is_gantt
-        drawn = picture(VIEWS[options.view], runs[0]) if is_drawn else ""
+        if len(runs) == 2:
+            drawn = pair_svg(runs[0], runs[1], options.by_step, width)
+        else:
+            drawn = picture(VIEWS[options.view], runs[0], width)
         if options.svg is not None:
             write_text(options.svg, drawn)
         if options.png is not None:
-            page, fitting = _page_of_picture(runs, options, drawn)
-            with atomic_write(options.png) as temporary:
-                screenshot(page, temporary, options.size or fitting)
-            # Smaller rows could not be read.
-            if options.is_gantt and options.size is not None and options.size[1] < fitting[1]:
-                too_low = f"! {options.size[1]} pixels do not fit every row: use {fitting[1]}, or fewer --ranks."
-                print_hint(too_low, verbosity)
+            write_png(drawn, options.png, width, height)
     for path in filter(None, (options.svg, options.png)):
         print_written(path, verbosity)
 
 
-def _page_of_picture(runs: Sequence[Run], options: _Options, drawn: str) -> tuple[str, tuple[int, int]]:
-    """Return a page with the picture, and the size that fits all of it."""
-    if len(runs) == 2:
-        from dptrace.viewers.gantt.page import pair as pair_page
-
-        height = min(pair_page.rows_height(*runs) + _PAIR_HEADER_HEIGHT, _MAX_SIZE)
-        return _document(runs, options, None), (_DEFAULT_WIDTH, height)
-    if options.is_gantt:
-        from dptrace.viewers.gantt.chart import chart
-        from dptrace.viewers.gantt.page.data import layout
-
-        height = int(layout(chart(runs[0]))["height"]) + _GANTT_HEADER_HEIGHT
-        # A picture has the rows that its size was computed for, and nobody to unfold others.
-        page = _document([replace(runs[0], rereader=None)], options, None)
-        return page, (_DEFAULT_WIDTH, min(max(height, _MIN_HEIGHT), _MAX_SIZE))
-    from dptrace.viewers.base.screenshot import svg_page
-
-    width = options.size[0] if options.size else _DEFAULT_WIDTH
-    return svg_page(drawn), (width, min(svg_height(drawn, width), _MAX_SIZE))
-
-
 def _write_figure(run: Run, options: _Options, path: Path, selection: Selection, verbosity: str) -> None:
     """Write the figure of a run that was cut to *selection*."""
-    from dptrace.viewers.base.screenshot import write_pdf
     from dptrace.viewers.pages.gantt_svg import FIGURE_WIDTH, figure_svg
 
     width, form = options.figure_width or FIGURE_WIDTH, form_of(path, _FIGURE_FORMS)
     with progress("Drawing", verbosity, measured=False):
         drawn = figure_svg(run, selection.steps is not None, selection.ranks is not None, width, options.annotate)
         if form == "pdf":
-            with atomic_write(path) as temporary:
-                write_pdf(drawn, temporary, (width, svg_height(drawn, width)))
+            write_pdf(drawn, path)
         elif form == "png":
             write_png(drawn, path, _FIGURE_DENSITY * width)
         else:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.comparison.compare import shared_notes
+from dptrace.comparison.compare import compare, shared_notes
 from dptrace.comparison.sides import Signature, devices_by_id, incomparable, sample_run
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
@@ -203,6 +203,20 @@ def run_steps(
     names = tuple(name for name, keep in zip(sample.steps, kept, strict=True) if keep)
     signatures = tuple(one for one, keep in zip(sample.signatures, kept, strict=True) if keep)
     return RunSteps(part, sample.devices, names, index, start, end, signatures, apart)
+
+
+def align(a: Run, b: Run, by_step: bool = True, compared: bool = True) -> AlignedSteps:
+    """Place two runs on one axis, with their comparison where they can be compared; see :func:`align_steps`.
+
+    Args:
+        compared: False where B is a prediction, which no statistics of recordings are about.
+
+    Raises:
+        DptraceError: a run has no step.
+    """
+    steps = run_steps(a), run_steps(b)
+    comparison = compare(a, b, with_kernels=False) if compared and not incomparable(a, b) else None
+    return align_steps(*steps, by_step, comparison)
 
 
 def align_steps(a: RunSteps, b: RunSteps, by_step: bool = True, comparison: Comparison | None = None) -> AlignedSteps:

@@ -19,10 +19,9 @@ from dptrace.bench.table import BenchResult, machine_info
 from dptrace.commands.bench import write
 from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError
-from dptrace.viewers.base import screenshot
 from dptrace.viewers.benchmarks.bench_table import draw_charts
 from tests.support.bench_tables import CSV, WORKSHOP, with_losses
-from tests.support.browser import CHROMIUM
+from tests.support.pictures import png_test
 from tests.support.recordings import dptrace, environment
 
 
@@ -97,8 +96,7 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     assert "a benchmark that was run here" in run("--from", "runs.csv", "-o", "made", "--force").output
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")
+@png_test
 def test_charts_as_png(here: Path) -> None:
     """Beside each SVG, of its shape."""
     (here / "few.csv").write_text("model,mode,gpus,avg_epoch_s\na,single,1,1\na,ddp,2,0.6\n")
@@ -111,13 +109,13 @@ def test_charts_as_png(here: Path) -> None:
     assert (here / "made" / "charts" / "speedup.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_png_without_a_browser_is_refused_before_any_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_without_what_draws_it_is_refused_before_any_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to install."""
-    monkeypatch.setattr(screenshot, "find_chromium", lambda: None)
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
     done = run("--from", "runs.csv", "--png")
 
-    assert 2 == done.exit_code
-    assert "apt-get install chromium" in done.output
+    assert 1 == done.exit_code
+    assert "pip install" in done.output
     assert ["runs.csv"] == os.listdir(here)
 
 

@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
-from tests.support.browser import browser_test
 from tests.support.kineto_files import BASE_NS, KinetoFile
 from tests.support.paths import ROOT
+from tests.support.pictures import png_test
 
 TRACES = ROOT / "traces"
 SERVER = ("-m", "dptrace", "mcp", "--root")
@@ -108,7 +108,7 @@ def test_pages_follow_one_another() -> None:
 
 
 @pytest.mark.slow
-@browser_test
+@png_test
 def test_the_picture_is_a_png() -> None:
     """Of the Gantt chart, as wide as asked for, and of another view."""
     run, views = {"run": "ddp_cpu_2ranks"}, ({"width": 500}, {"view": "breakdown"})

@@ -108,7 +108,6 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
         ("nowhere -o none/out.html", 2, "create it first"),
         ("RUN --align start", 2, "--against RUN"),
         ("RUN --against OTHER --view breakdown", 2, "--view"),
-        ("RUN --against OTHER --svg x.svg", 2, "--svg"),
         ("RUN --against nowhere --text", 1, "nowhere: no such file"),
         ("RUN --ranks 7", 2, "Choose from 0, 1"),
         ("RUN --steps 90:91", 2, "ProfilerStep#10 to"),

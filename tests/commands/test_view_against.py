@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
-from tests.support.browser import browser_test
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.pictures import png_test, size_of
 
 
 @pytest.fixture
@@ -78,19 +78,16 @@ def test_two_runs_stand_over_each_other_in_the_terminal(folders: tuple[Path, Pat
     assert max(map(len, narrow.stdout.splitlines())) <= 50
 
 
-@pytest.mark.slow
-@browser_test
+@png_test
 def test_two_runs_are_a_picture_for_slides(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """As large as asked for, or as all rows need."""
-    sizes = []
-    for options in ([], ["--size", "900x500"]):
-        result = run(folders[0], "--against", folders[1], "--png", tmp_path / "pair.png", "--force", *options)
-        assert 0 == result.exit_code, result.output
-        sizes.append(struct.unpack(">II", (tmp_path / "pair.png").read_bytes()[16:24]))
+    """As SVG, and as PNG as large as asked for, with the rows of both."""
+    svg, png = tmp_path / "pair.svg", tmp_path / "pair.png"
+    result = run(folders[0], "--against", folders[1], "--svg", svg, "--png", png, "--size", "900x500")
+    names = re.findall(r">([AB] · rank \d) ", svg.read_text(encoding="utf-8"))
 
-    assert (900, 500) == sizes[1]
-    assert 1600 == sizes[0][0]
-    assert 600 < sizes[0][1] < 1200
+    assert 0 == result.exit_code, result.output
+    assert (900, 500) == size_of(png.read_bytes())
+    assert ["A · rank 0", "A · rank 1", "B · rank 0"] == names
 
 
 def on_a_terminal(folder: Path, width: int, **environment: str) -> str:

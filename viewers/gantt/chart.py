@@ -292,11 +292,16 @@ class Track:
     """Start of each step and end of the last one, since the chart's origin."""
     coordinates: Mapping[str, int]
     """Number of its rank in each dimension of the job's mesh: ``{"dp": 1, "tp": 0}``; empty where not known."""
+    run: str = ""
+    """Letter of its run, where a chart holds two."""
+    ends_ns: Int64 = field(default_factory=_none)
+    """End of each step, where the next does not begin there; else empty."""
 
     @property
     def label(self) -> str:
         """The GPU's name on the page."""
-        return f"rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
+        run = f"{self.run} · " if self.run else ""
+        return f"{run}rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.findings.finding import leading
 from dptrace.analysis.matching.calls import place as place_of_rank
 from dptrace.analysis.per_gpu.split import Part, waiting_label
+from dptrace.comparison.step_alignment import TimeSaved, align
 from dptrace.core.intervals import Int64, covered, union, unique
 from dptrace.core.numbers import Number
 from dptrace.core.units import byte_size, duration, milliseconds, share
@@ -26,10 +27,12 @@ from dptrace.viewers.base.marks import message, time_axis
 from dptrace.viewers.base.svg import Canvas, shorten, text_width
 from dptrace.viewers.base.svg import svg as message_svg
 from dptrace.viewers.base.table import step_label
-from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, chart
+from dptrace.viewers.base.time_saved import time_saved_text, titles
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, Strip, chart
 from dptrace.viewers.gantt.finding_places import MOST, counted
 from dptrace.viewers.gantt.page.data import LABEL_RULES, ORDER, SHORT_ROW_LABELS, categories, collective_entries
 from dptrace.viewers.gantt.page.data import layout as page_layout
+from dptrace.viewers.gantt.page.pair import answers, paired_chart
 from dptrace.viewers.terminal.summary import sentence
 
 # The layout of a static Gantt chart: the rows and strips of the page, stacked, and the names beside them.
@@ -72,8 +75,8 @@ class SvgLayout:
     names: Names
     top: float
     rows: tuple[Row, ...]
-    strips: tuple[int, ...]
-    """Index of each strip that is drawn; they lie side by side below *top*."""
+    strips: tuple[tuple[int, float], ...]
+    """Index and y of each strip that is drawn: side by side, above the rows of its run."""
     strip_height: float
     bottom: float
     chart_width: float = WIDTH
@@ -103,25 +106,30 @@ def svg_layout(gantt_chart: Chart, top: float, width: float = WIDTH) -> SvgLayou
     placed = page_layout(gantt_chart, compact=True)
     gaps, collapsed = placed["gaps"], placed["collapsed"]
     names = _names(gantt_chart, {} if collapsed else {Role(row["role"]): row["label"] for row in placed["rows"]}, width)
-    strip = placed["strips"][0]
-    y = top + _STRIP_GAP + strip["h"] + gaps["strip"]
+    strip_height, y = placed["strips"][0]["h"], top
     rows: list[Row] = []
-    for row in placed["rows"]:
-        is_first, role = row["role"] == Role.PHASES.value, Role(row["role"])
-        if rows and is_first:
-            y += gaps["collapsed" if collapsed else "tracks"] - gaps["rows"]
-        if is_first or not collapsed:
-            height = placed["low"] if collapsed else row["h"]
-            rows.append(Row(row["track"], role, y, height))
-            y += height + gaps["rows"]
-    kept = _side_by_side(gantt_chart)
-    return SvgLayout(gantt_chart, names, top, tuple(rows), tuple(kept), strip["h"], y + gaps["tracks"] - 2, width)
+    strips: list[tuple[int, float]] = []
+    for head in placed["strips"]:
+        y += _STRIP_GAP
+        strips += [(number, y) for number in _side_by_side(gantt_chart, head["strips"])]
+        y += strip_height + gaps["strip"]
+        tracks = set(head["tracks"])
+        for row in (row for row in placed["rows"] if row["track"] in tracks):
+            is_first, role = row["role"] == Role.PHASES.value, Role(row["role"])
+            if is_first and row["track"] != head["tracks"][0]:
+                y += gaps["collapsed" if collapsed else "tracks"] - gaps["rows"]
+            if is_first or not collapsed:
+                height = placed["low"] if collapsed else row["h"]
+                rows.append(Row(row["track"], role, y, height))
+                y += height + gaps["rows"]
+        y += gaps["tracks"] - gaps["rows"]
+    return SvgLayout(gantt_chart, names, top, tuple(rows), tuple(strips), strip_height, y, width)
 
 
 def _names(gantt_chart: Chart, roles: dict[Role, str], width: float) -> Names:
     """Return the longest names that leave enough of the width to the rows."""
     full = tuple(track.label for track in gantt_chart.tracks)
-    ranks = tuple(name.split(" · ")[0] for name in full)
+    ranks = tuple(name.rsplit(" · ", 1)[0] for name in full)
     rows = roles if len(roles) > 2 else {}
     own: dict[Role, str] = {role: name for role, name in rows.items() if role is not Role.PHASES}
     short: dict[Role, str] = {role: SHORT_ROW_LABELS.get(role, name) for role, name in own.items()}
@@ -137,12 +145,12 @@ def _names(gantt_chart: Chart, roles: dict[Role, str], width: float) -> Names:
     return Names(gpus, named, left)
 
 
-def _side_by_side(gantt_chart: Chart) -> list[int]:
-    """Return the strips whose steps fit in one row: the first, and those next to it."""
+def _side_by_side(gantt_chart: Chart, strips: Sequence[int]) -> list[int]:
+    """Return the strips of a run whose steps fit in one row: the first, and those next to it."""
     kept: list[int] = []
     taken: list[tuple[int, int]] = []
-    for number, strip in enumerate(gantt_chart.strips):
-        bounds = gantt_chart.tracks[strip.tracks[0]].bounds_ns
+    for number in strips:
+        bounds = gantt_chart.tracks[gantt_chart.strips[number].tracks[0]].bounds_ns
         low, high = int(bounds[0]), int(bounds[-1])
         if all(high <= begin or low >= end for begin, end in taken):
             kept.append(number)
@@ -327,37 +335,75 @@ _LEGEND_LINE = 18.0
 """Height of a line of the legend in pixels."""
 _FINE = 14.0
 """Minimum height of a row whose shares are drawn to half a pixel."""
-_QUIET, _EDGE = "#5B6472", "#8593A8"
+_INK, _QUIET, _EDGE = "#111827", "#5B6472", "#8593A8"
+_SAVED = {"saved": ("#0B7A50", "#E9F3EF"), "lost": ("#B3261E", "#F8EBEA")} | dict.fromkeys(
+    ("shorter", "longer"), (_QUIET, "#F0F1F2")
+)
+"""Colors of the text and the background of time that a run saves, by what is said of it."""
 _Box: TypeAlias = tuple[float, float, float, float]
 
 
-def gantt_svg(run: Run, heading: bool = True) -> str:
+def gantt_svg(run: Run, heading: bool = True, width: float = WIDTH) -> str:
     """Draw a run as SVG text.
 
     Args:
         heading: draw the run's name, facts and summary sentence; a page has its own.
+        width: of the picture in pixels.
     """
     gantt_chart, head = chart(run), drawn_headline(run)
     if not gantt_chart.tracks or gantt_chart.end_ns <= 0:
         return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading)
-    layout = svg_layout(gantt_chart, 106 if heading else 50)
-    canvas = Canvas(layout.chart_width, layout.bottom + 12, head.title)
-    if heading:
-        canvas.text(16, 20, shorten(head.title, 500, 18), size=17, bold=True)
-        facts = shorten(" · ".join(head.facts), WIDTH - 600)
-        canvas.text(WIDTH - RIGHT, 20, facts, _QUIET, anchor="end")
-        canvas.text(16, 44, shorten(sentence(run).plain, WIDTH - 32, 13), size=13)
-    draw_chart(canvas, layout, (layout.left, layout.top - 36))
+    lines = [(" · ".join(head.facts), _QUIET), (sentence(run).plain, _INK)]
+    return _still(gantt_chart, head.title, lines if heading else [], width)
+
+
+def pair_svg(a: Run, b: Run, by_step: bool = True, width: float = WIDTH) -> str:
+    """Draw two runs on one axis as SVG text, A above B, with the time that B saves.
+
+    Args:
+        by_step: align each pair of steps; otherwise only the first.
+        width: of the picture in pixels.
+
+    Raises:
+        DptraceError: one of the runs has no step.
+    """
+    aligned = align(a, b, by_step)
+    lines = [(f"{letter}  {drawn_headline(run).line}", _QUIET) for letter, run in (("A", a), ("B", b))]
+    lines += [(text, _QUIET if quiet else _INK) for text, quiet in answers(aligned)]
+    gantt_chart, title = paired_chart(aligned), " → ".join(titles(aligned))
+    return _still(gantt_chart, title, lines, min(width, WIDTH), aligned.time_saved())
+
+
+def _still(
+    gantt_chart: Chart, title: str, lines: list[tuple[str, str]], width: float, saved: Sequence[TimeSaved] = ()
+) -> str:
+    """Draw a chart below its heading: lines of text, each with its color; without any, there is no heading."""
+    written = [(part, color) for text, color in lines for part in _lines(text, width - 2 * _LEFT)]
+    legend = 46 + _LINE * len(written) if lines else 14
+    rows = legend_height(svg_layout(gantt_chart, 0, width), _LEFT)
+    layout = svg_layout(gantt_chart, legend + rows + 18, width)
+    canvas = Canvas(width, layout.bottom + 12, title)
+    if lines:
+        canvas.text(_LEFT, 20, shorten(title, width - 2 * _LEFT, 18), size=17, bold=True)
+    for number, (text, color) in enumerate(written):
+        canvas.text(_LEFT, 44 + _LINE * number, text, color, _TEXT)
+    draw_chart(canvas, layout, (_LEFT, legend), saved)
     return canvas.finish()
 
 
-def draw_chart(canvas: Canvas, layout: SvgLayout, legend: tuple[float, float]) -> None:
-    """Draw a chart's axis, rows and labels, and its legend, whose first line begins at *legend*."""
+def draw_chart(canvas: Canvas, layout: SvgLayout, legend: tuple[float, float], saved: Sequence[TimeSaved] = ()) -> None:
+    """Draw a chart's axis, rows and labels, and its legend, whose first line begins at *legend*.
+
+    Args:
+        saved: what one of two runs saves.
+    """
     left, top = legend
     for x, y, category in _legend(layout, left):
         canvas.rect(x, top + y - 6, 15, 12, COLORS[category], round_=2)
         canvas.text(x + 20, top + y, NAMES[category], "#374151")
     _frame(canvas, layout)
+    for stretch in saved:
+        _time_saved(canvas, layout, stretch)
     lods = _lods(layout)
     _short(canvas, layout, lods)
     entries = collective_entries(layout.gantt_chart)
@@ -393,11 +439,13 @@ def _frame(canvas: Canvas, layout: SvgLayout) -> None:
         canvas.line(x, layout.top, x, layout.bottom, "#E3E7EC")
         canvas.text(x, layout.top - 9, label, "#374151", anchor="middle")
     canvas.line(layout.left, layout.top, layout.left + layout.width, layout.top, "#9CA3AF")
-    for number in layout.strips:
-        _strip(canvas, layout, number)
-    lead = f"steps, rank {chart_.tracks[chart_.strips[0].tracks[0]].rank}"
-    if len(chart_.strips) > 1 and text_width(lead) <= right:
-        canvas.text(right, layout.top + _STRIP_GAP + layout.strip_height / 2, lead, _QUIET, 12, "end")
+    for number, y in layout.strips:
+        _strip(canvas, layout, number, y)
+    for y, number in _heads(layout).items():
+        strip = chart_.strips[number]
+        lead = f"steps of {strip.run}" if strip.run else f"steps, rank {chart_.tracks[strip.tracks[0]].rank}"
+        if len(chart_.strips) > 1 and text_width(lead) <= right:
+            canvas.text(right, y + layout.strip_height / 2, lead, _QUIET, 12, "end")
     _edges(canvas, layout)
     beside = Role.PHASES in names.rows
     for row in layout.rows:
@@ -405,8 +453,10 @@ def _frame(canvas: Canvas, layout: SvgLayout) -> None:
         if row.role is Role.PHASES:
             at, anchor = (right, "end") if names.rows and not beside else (_LEFT, "start")
             canvas.text(at, middle, names.gpus[row.track], size=13, anchor=anchor, bold=True)
-            low, high = layout.x(float(track.bounds_ns[0])), layout.x(float(track.bounds_ns[-1]))
-            canvas.rect(low, row.y, high - low, row.height, theme.IDLE)
+            apart = bool(len(track.ends_ns))
+            starts, ends = track.bounds_ns[: -1 if apart else 1], track.ends_ns if apart else track.bounds_ns[-1:]
+            for low, high in zip(map(layout.x, starts.tolist()), map(layout.x, ends.tolist()), strict=True):
+                canvas.rect(low, row.y, high - low, row.height, theme.IDLE)
         elif row.role is Role.COMPUTE and track.coordinates and beside:
             canvas.text(_LEFT, middle, place_of_rank(track.coordinates), _QUIET, 11)
         canvas.text(right, middle, names.rows.get(row.role, ""), _QUIET, 12, "end")
@@ -419,34 +469,71 @@ def _ticks(layout: SvgLayout) -> tuple[tuple[float, str], ...]:
     return next((axis.ticks for axis, fit in zip(axes, fits, strict=True) if fit), axes[-1].ticks)
 
 
-def _strip(canvas: Canvas, layout: SvgLayout, number: int) -> None:
-    strip, y, height = layout.gantt_chart.strips[number], layout.top + _STRIP_GAP, layout.strip_height
-    bounds = layout.gantt_chart.tracks[strip.tracks[0]].bounds_ns.tolist()
-    for step, name in enumerate(strip.steps):
-        left, right = layout.x(bounds[step]), layout.x(bounds[step + 1])
+def _strip(canvas: Canvas, layout: SvgLayout, number: int, y: float) -> None:
+    strip, height = layout.gantt_chart.strips[number], layout.strip_height
+    for step, (name, (start, end)) in enumerate(zip(strip.steps, _spans(layout.gantt_chart, strip), strict=True)):
+        left, right = layout.x(start), layout.x(end)
         canvas.rect(
             left, y, right - left - (1 if right - left > 4 else 0), height, "#D3DBE7" if step % 2 else "#E4E9F0"
         )
         short = step_label(name)
-        length = milliseconds(bounds[step + 1] - bounds[step])
+        length = milliseconds(end - start)
         texts = (f"step {short} · {length} ms" if short != name else f"{name} · {length} ms", short)
         fitting = next((text for text in texts if text_width(text) + 8 <= right - left), "")
         if fitting:
             canvas.text((left + right) / 2, y + height / 2, fitting, "#2B3544", anchor="middle")
 
 
+def _heads(layout: SvgLayout) -> dict[float, int]:
+    """Return the first strip of each row of strips, by its y."""
+    return {y: number for number, y in reversed(layout.strips)}
+
+
+def _spans(gantt_chart: Chart, strip: Strip) -> Iterable[tuple[int, int]]:
+    """Return start and end of each step of a strip: of its first rank, or of two runs, from first start to last end."""
+    tracks = [gantt_chart.tracks[number] for number in strip.tracks]
+    if not strip.run:
+        return pairwise(tracks[0].bounds_ns.tolist())
+    starts, ends = (np.array([getattr(track, name) for track in tracks]) for name in ("bounds_ns", "ends_ns"))
+    return zip(starts.min(axis=0)[:-1].tolist(), ends.max(axis=0).tolist(), strict=True)
+
+
 def _edges(canvas: Canvas, layout: SvgLayout) -> None:
     """Draw lines through the rows where steps begin, one through all neighbors whose steps begin at one pixel."""
-    tops = {row.track: row.y for row in reversed(layout.rows)}
+    tops = {row.track: row.y - 4 for row in reversed(layout.rows)}
+    tops |= {layout.gantt_chart.strips[number].tracks[0]: y for y, number in _heads(layout).items()}
     ends = {row.track: row.y + row.height for row in layout.rows}
-    places = [[round(layout.x(bound)) for bound in track.bounds_ns.tolist()] for track in layout.gantt_chart.tracks]
-    for bounds, tracks in groupby(range(len(places)), places.__getitem__):
+    places = [
+        (track.run, [round(layout.x(bound)) for bound in track.bounds_ns.tolist()])
+        for track in layout.gantt_chart.tracks
+    ]
+    for (_, bounds), tracks in groupby(range(len(places)), places.__getitem__):
         first, *_, last = (*tracks,) * 2
         if bounds[-1] - bounds[0] <= 4 * len(bounds):
             continue
-        top = layout.top + _STRIP_GAP if first == 0 else tops[first] - 4
+        top = tops[first]
         for x in bounds:
             canvas.line(x, top, x, ends[last], _EDGE, dash="3 3")
+
+
+def _time_saved(canvas: Canvas, layout: SvgLayout, stretch: TimeSaved) -> None:
+    """Mark the time that a run saves beside its rows, with as much text as fits."""
+    rows = [row for row in layout.rows if row.track in layout.gantt_chart.strips[stretch.run].tracks]
+    top, bottom = rows[0].y, rows[-1].y + rows[-1].height
+    left, right = layout.x(stretch.from_ns), layout.x(stretch.to_ns)
+    text = time_saved_text(stretch.saved_ns, stretch.share, stretch.certain)
+    ink, shade = _SAVED[text.split()[2]]
+    canvas.rect(left, top, right - left, bottom - top, shade)
+    time, part = text.rsplit(" (", 1)
+    for lines in ([text], [time, f"({part}"], [*time.rsplit(" ", 1), f"({part}"]):
+        if max(map(text_width, lines)) + 8 <= right - left and len(lines) * _LEGEND_LINE <= bottom - top:
+            for number, line in enumerate(lines):
+                y = (top + bottom) / 2 + (number - (len(lines) - 1) / 2) * _LEGEND_LINE
+                canvas.text((left + right) / 2, y, line, ink, anchor="middle", bold=True)
+            return
+    fitting = next((one for one in (text, time, time.rsplit(" ", 1)[0]) if text_width(one) + 8 <= bottom - top), "")
+    if fitting and right - left >= 14:
+        canvas.text((left + right) / 2, (top + bottom) / 2, fitting, ink, anchor="middle", bold=True, upright=True)
 
 
 def _lods(layout: SvgLayout) -> list[Lod]:
@@ -465,11 +552,17 @@ def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
         lane, kept = lod.lane, lod.lane.duration_ns < longest
         brief.append(Lod(Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept]), WAITING + 1))
     for wide in _COLUMNS:
-        drawn = [_stacks(layout, row, lod, wide) for row, lod in zip(layout.rows, brief, strict=True)]
-        if sum(len(boxes) for row in drawn for boxes in row.values()) <= MAX_SHAPES:
+        drawn: list[dict[int, list[_Box]]] = []
+        shapes = 0
+        for row, lod in zip(layout.rows, brief, strict=True):
+            drawn.append(_stacks(layout, row, lod, wide))
+            shapes += sum(map(len, drawn[-1].values()))
+            if shapes > MAX_SHAPES and wide != _COLUMNS[-1]:
+                break
+        else:
             break
-    for row in drawn:
-        for category, boxes in row.items():
+    for stacks in drawn:
+        for category, boxes in stacks.items():
             canvas.rects(boxes, COLORS[category])
 
 
@@ -600,13 +693,13 @@ def _annotations(run: Run, layout: SvgLayout) -> list[_Annotation]:
             marks = [_Mark(first.track, first.role, [(int(first.start_ns[0]), int(first.end_ns.max()))], False)]
             text += f" On rank {layout.gantt_chart.tracks[first.track].rank} they are scattered over the bracket."
         if marks:
-            annotations.append(_Annotation(marks, list(_lines(text, layout.chart_width))))
+            room = layout.chart_width - 2 * RIGHT - 3 * _BADGE
+            annotations.append(_Annotation(marks, list(_lines(text, room))))
     return annotations[:MOST]
 
 
-def _lines(text: str, width: float) -> Iterator[str]:
-    """Break a text into lines that fit next to an annotation's number."""
-    room = width - 2 * RIGHT - 3 * _BADGE
+def _lines(text: str, room: float) -> Iterator[str]:
+    """Break a text into lines of at most *room* pixels."""
     line = ""
     for word in re.split(r" (?!%)", text):
         if line and text_width(f"{line} {word}", _TEXT) > room:

@@ -14,6 +14,7 @@ from dptrace.viewers.base.page import Section, notebook_frame, pictures, section
 from dptrace.viewers.base.svg import WIDTH, svg
 from dptrace.viewers.gantt.page import document as page
 from dptrace.viewers.gantt.page.document import rows_height
+from dptrace.viewers.pages.gantt_svg import WIDTH as GANTT_WIDTH
 from dptrace.viewers.pages.gantt_svg import gantt_svg
 from dptrace.viewers.views.registry import View, view_named
 
@@ -49,11 +50,15 @@ def document(view: View, run: Run, embedded: bool = False, path: CriticalPath | 
     return section_page(head, sections([part]))
 
 
-def picture(view: View, run: Run) -> str:
-    """Draw a run as SVG, which needs no browser."""
+def picture(view: View, run: Run, width: int | None = None) -> str:
+    """Draw a run as SVG, which needs no browser.
+
+    Args:
+        width: in pixels, of a picture that is to be narrower than usual; its texts keep their size.
+    """
     if view.draw is None:
-        return gantt_svg(run)
-    return svg(view.draw(run), run=headline(run).line)
+        return gantt_svg(run, width=min(width or GANTT_WIDTH, GANTT_WIDTH))
+    return svg(view.draw(run), run=headline(run).line, width=min(width or WIDTH, WIDTH))
 
 
 # A view in a notebook: the same page, in a frame that can reach neither the notebook nor the network.

@@ -33,9 +33,8 @@ from dptrace.analysis.per_gpu.split import (
     overlap_percent,
     partition,
 )
-from dptrace.comparison.compare import compare
-from dptrace.comparison.sides import drawn_differences, incomparable
-from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
+from dptrace.comparison.sides import drawn_differences
+from dptrace.comparison.step_alignment import AlignedSteps, align
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.core.units import byte_size, device_names, duration, milliseconds, plural, sanitize
 from dptrace.replay.findings import findings_of
@@ -562,13 +561,11 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
         DptraceError: one of the runs has no step.
     """
     pen, most = pen_for(console), _most_ranks(console, 2)
-    steps = run_steps(a), run_steps(b)
-    comparison = None if incomparable(a, b) else compare(a, b, with_kernels=False)
-    aligned = align_steps(*steps, by_step, comparison)
+    aligned = align(a, b, by_step)
     for letter, run in (("A", a), ("B", b)):
         _print_title(run, pen, console, f"{letter}  ")
-    if comparison is not None:
-        console.print(Text(pen.text(comparison.summary()), style="bold"), highlight=False)
+    if aligned.comparison is not None:
+        console.print(Text(pen.text(aligned.comparison.summary()), style="bold"), highlight=False)
     console.print(Text(pen.text(time_saved_sentence(aligned)), style=_verdict_style(aligned)), highlight=False)
     _print_notes(drawn_differences(a, b), pen, console)
     chosen = [_chosen(run, most) for run in (a, b)]

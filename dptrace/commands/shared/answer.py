@@ -86,7 +86,7 @@ class Destination:
         """Print the answer, or write it to the file and say so.
 
         Raises:
-            DptraceError: the file can't be written, or a PNG is asked for and there is no Chromium.
+            DptraceError: the file can't be written, or a package that draws PNG is missing.
         """
         if self.on_terminal:
             answer.tables(console())

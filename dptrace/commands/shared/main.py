@@ -53,7 +53,6 @@ COMMANDS = {
 ENVIRONMENT = {
     "DPTRACE_CACHE": "Cache folder [default: see dptrace cache].",
     "DPTRACE_GZIP_LIMIT": "Factor by which a gzip file may grow when unpacked [200]; 0: no limit.",
-    "CHROMIUM": "Browser that draws PNG pictures [default: any that is installed].",
     "HTA_DISABLE_NS_ROUNDING": "1 keeps fractions of µs in --hta-compat, as in HTA.",
     "COLUMNS": "Width of tables [default: the terminal's; 132 in a pipe or file].",
     "NO_COLOR": "Print without colors.",

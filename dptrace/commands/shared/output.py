@@ -157,29 +157,34 @@ def write_page(path: Path, draw: Callable[[], str], verbosity: str) -> None:
     print_written(path, verbosity)
 
 
-def write_png(drawn: str, path: Path, width: int) -> None:
-    """Write an SVG as a PNG of this width.
+def write_png(drawn: str, path: Path, width: int, height: int | None = None) -> None:
+    """Write an SVG as a PNG of this size, else as high as it needs.
 
     Raises:
-        DptraceError: there is no Chromium.
+        DptraceError: a package is missing.
     """
-    from dptrace.viewers.base.screenshot import screenshot, svg_page
+    from dptrace.viewers.base.render import png
 
     with atomic_write(path) as temporary:
-        screenshot(svg_page(drawn), temporary, (width, svg_height(drawn, width)))
+        temporary.write_bytes(png(drawn, width, height))
+
+
+def write_pdf(drawn: str, path: Path) -> None:
+    """Write an SVG as a PDF of its size.
+
+    Raises:
+        MissingExtraError: a package is missing.
+    """
+    from dptrace.viewers.base.render import pdf
+
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(pdf(drawn))
 
 
 def file_stem(path: str) -> str:
     """Return a run's name in letters that are safe in file names."""
     last = last_part(redact(path)) if is_url(path) else Path(path).absolute().name
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in last).lstrip(".")[:60] or "run"
-
-
-def svg_height(drawn: str, width: int) -> int:
-    """Return the height of an SVG that is shown *width* pixels wide."""
-    match = re.search(r'width="([\d.]+)" height="([\d.]+)"', drawn)
-    assert match
-    return round(float(match[2]) * width / float(match[1]))
 
 
 def print_notes(notes: Iterable[str]) -> None:

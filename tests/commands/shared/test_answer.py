@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
-from tests.support.browser import browser_test
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.pictures import png_test
 
 LOOKS: dict[str, Callable[[str], bool]] = {
     "json": lambda text: "schema" in json.loads(text),
@@ -105,7 +105,7 @@ def test_a_fence_is_longer_than_any_in_a_name(folder: Path) -> None:
     assert ("``````text", "``````") == (first, last)
 
 
-@browser_test
+@png_test
 @pytest.mark.parametrize("line", ["predict --params 1e9", "whatif RUN --world-size 2,4"])
 def test_a_picture_is_drawn_whatever_the_case_of_its_suffix(line: str, folder: Path) -> None:
     """As PNG."""

@@ -9,14 +9,13 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dptrace.comparison.compare import compare
-from dptrace.comparison.sides import drawn_differences, incomparable
-from dptrace.comparison.step_alignment import AlignedSteps, RunSteps, align_steps, run_steps
+from dptrace.comparison.sides import drawn_differences
+from dptrace.comparison.step_alignment import AlignedSteps, RunSteps, align
 from dptrace.core.intervals import Int64, repeated
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
@@ -25,9 +24,9 @@ from dptrace.viewers.base.headline import Headline, drawn_headline, headline
 from dptrace.viewers.base.page import Markup, static
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
-from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart, unknown_spans, why_unknown
+from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, chart, unknown_spans, why_unknown
 from dptrace.viewers.gantt.gaps import named_gaps
-from dptrace.viewers.gantt.page.data import layout, rank_reasons, scene
+from dptrace.viewers.gantt.page.data import rank_reasons, scene
 from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
 
 # Two runs as one chart: A's GPUs above B's, every interval moved to its step's place on the common axis.
@@ -36,20 +35,6 @@ from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
 _WHOLE = {Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY}
 """Lanes of recorded intervals, which keep their true length. The pieces of the other lanes are cut at the steps, so
 that the figures of every window are exact."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Paired(Track):
-    """A GPU of one of the two runs, with time between its steps."""
-
-    letter: str
-    ends_ns: Int64
-    """End of each step on the axis."""
-
-    @property
-    def label(self) -> str:
-        """The names of the run and the GPU."""
-        return f"{self.letter} · rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
 
 
 def paired_chart(aligned: AlignedSteps, charts: Sequence[Chart] = ()) -> Chart:
@@ -88,15 +73,12 @@ def _side(aligned: AlignedSteps, which: int, gantt_chart: Chart) -> Chart:
     by = shifts + gantt_chart.origin_ns
     lanes = tuple(_moved(lane, begin[lane.track], end[lane.track], by[lane.track]) for lane in gantt_chart.lanes)
     tracks = tuple(
-        _Paired(
-            t.rank,
-            t.device,
-            t.device_name,
-            one.names,
-            np.append(begin[i] + by[i], end[i][-1] + by[i][-1]),
-            t.coordinates,
-            "AB"[which],
-            end[i] + by[i],
+        replace(
+            t,
+            steps=one.names,
+            bounds_ns=np.append(begin[i] + by[i], end[i][-1] + by[i][-1]),
+            run="AB"[which],
+            ends_ns=end[i] + by[i],
         )
         for i, t in enumerate(gantt_chart.tracks)
     )
@@ -147,9 +129,8 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
     page_data = scene(gantt_chart) | {"why": {}, "gaps": {"texts": [], "tracks": {}}}
     waits = [why_unknown(one.run) for one in aligned.runs]
     for number, track in enumerate(gantt_chart.tracks):
-        assert isinstance(track, _Paired)
         page_data["tracks"][number]["ends"] = track.ends_ns.tolist()
-        which = "AB".index(track.letter)
+        which = "AB".index(track.run)
         one, own = aligned.runs[which], number - gantt_chart.strips[which].tracks[0]
         spans = one.step_index[own], track.bounds_ns[:-1], track.ends_ns
         page_data["tracks"][number]["unknown"] = unknown_spans(one.run, own, *spans, waits[which])
@@ -216,16 +197,9 @@ def document(a: Run, b: Run, by_step: bool = True, verdict: Sequence[str] = ()) 
     Raises:
         DptraceError: a run has no step, or there are more intervals than a page can hold.
     """
-    steps = run_steps(a), run_steps(b)
-    comparison = None if verdict or incomparable(a, b) else compare(a, b, with_kernels=False)
-    aligned = align_steps(*steps, by_step, comparison)
-    notes = (*notes_of_both(a, b), *aligned.notes, *(comparison.notes if comparison else ()))
+    aligned = align(a, b, by_step, compared=not verdict)
+    notes = (*notes_of_both(a, b), *aligned.notes, *(aligned.comparison.notes if aligned.comparison else ()))
     return picture(aligned, notes, _above(aligned, verdict))
-
-
-def rows_height(a: Run, b: Run) -> int:
-    """Return the height of all rows of both runs in pixels."""
-    return int(layout(paired_chart(align_steps(run_steps(a), run_steps(b))))["height"])
 
 
 def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below: Markup = _NOTHING) -> str:
@@ -251,8 +225,7 @@ def _above(aligned: AlignedSteps, verdict: Sequence[str]) -> Markup:
         for letter, head in (("A", drawn_headline(aligned.a.run)), ("B", drawn_headline(aligned.b.run)))
     ]
     answer = Markup("\n").join(
-        Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text)
-        for text, quiet in _answers(aligned, verdict)
+        Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text) for text, quiet in answers(aligned, verdict)
     )
     differences = drawn_differences(aligned.a.run, aligned.b.run)
     items = Markup("").join(Markup("<li>{}</li>").format(text) for text in differences)
@@ -260,7 +233,7 @@ def _above(aligned: AlignedSteps, verdict: Sequence[str]) -> Markup:
     return Markup("\n").join([*lines, listed, answer, Markup("")])
 
 
-def _answers(aligned: AlignedSteps, verdict: Sequence[str]) -> list[tuple[str, bool]]:
+def answers(aligned: AlignedSteps, verdict: Sequence[str] = ()) -> list[tuple[str, bool]]:
     """Return the sentences above the chart, and whether each is quiet: the verdict, and what the drawn steps take."""
     if verdict:
         return [(sanitize(text), number > 0) for number, text in enumerate(verdict)]
