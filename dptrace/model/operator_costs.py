@@ -44,8 +44,8 @@ def _promotion(dtype: str) -> tuple[int, int]:
     return known + dtype.startswith("c10::complex"), ITEM_BYTES[dtype]
 
 
-def _result_bytes(call: OperatorCall) -> int:
-    """Return the bytes of an element of the result by torch's promotion of types.
+def _result_bytes(call: OperatorCall) -> int | None:
+    """Return the bytes of an element of the result by torch's promotion of types; None where its version decides.
 
     An input without dimensions, as which a Python number is recorded, only counts where its category is higher, and a
     number then has the default type instead of its own, double.
@@ -58,6 +58,8 @@ def _result_bytes(call: OperatorCall) -> int:
     most, scalar = max(map(_promotion, sized)), max(map(_promotion, scalars), default=(0, 0))
     if scalar[0] <= most[0]:
         return most[1]
+    if most == (len(_CATEGORIES), 2):  # a complex number: bfloat16 becomes complex64, from torch 2.14 on bcomplex32
+        return None if "c10::BFloat16" in sized else 4
     return scalar[1] // 2 if "double" in max(scalars, key=_promotion) else scalar[1]
 
 
@@ -78,7 +80,7 @@ def _elementwise(kind: str = "elementwise", result: int | None = None, more: int
         if not tensors or _has_list(call):
             return None
         item = _result_bytes(call) if result is None else result
-        return _cost(call, _inputs(call) + (item + more) * _broadcast(call), kind)
+        return None if item is None else _cost(call, _inputs(call) + (item + more) * _broadcast(call), kind)
 
     return formula
 
