@@ -23,6 +23,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^(<!-- not run: [^\n]+ -->\n)?```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MEASURES = re.compile(r"dptrace (bench|links|record|sweep)\b|dptrace \w+ runs/")
 
+_TRAINER = re.compile(r"^(\s*dptrace record --mode (?!.*--model (?!medium)).*)$", re.MULTILINE)
+"""Records a model of 10 million parameters."""
+
 # In the README's order: who starts with dptrace reads one after the other.
 START = ["README.md", *dict.fromkeys(re.findall(r"docs/start/\w+\.md", README))]
 GUIDES = sorted(
@@ -76,6 +79,11 @@ def run(command: list[str], folder: Path) -> None:
     assert 0 == done.returncode, f"{command[-1]}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
 
 
+def _small(block: str) -> str:
+    """Return the commands with the smallest model where one trains the default one."""
+    return _TRAINER.sub(r"\1 --model small", block)
+
+
 def test_every_page_is_found() -> None:
     """An edit of the blocks' marks, or a page that no list names, must not make the tests below empty."""
     commands = "\n".join(blocks("README.md").values())
@@ -94,8 +102,8 @@ def test_every_page_is_found() -> None:
     [pytest.param(page, text, id=place) for page in (*START, *GUIDES) for place, text in blocks(page).items()],
 )
 def test_every_command_runs(page: str, block: str, clone: Callable[[str], Path]) -> None:
-    """One after the other, as someone who reads the page in a fresh clone would type them."""
-    run(["bash", "-e", "-v", "-c", block], clone(page))
+    """One after the other, as someone who reads the page in a fresh clone would type them, but with small models."""
+    run(["bash", "-e", "-v", "-c", _small(block)], clone(page))
 
 
 @pytest.mark.slow
@@ -105,7 +113,7 @@ def test_make_demo_runs(clone: Callable[[str], Path]) -> None:
     folder = clone("demo")
     target = (ROOT / "Makefile").read_text(encoding="utf-8").split("\ndemo:")[1].split("\n\n")[0]
     commands = [line.strip().replace("$(BIN)/", "").replace("$(GPUS)", "2") for line in target.splitlines()[1:]]
-    run(["bash", "-ec", "\n".join(commands)], folder)
+    run(["bash", "-ec", _small("\n".join(commands))], folder)
 
     assert ["dptrace record", "dptrace analyze", "dptrace view"] == [" ".join(c.split()[:2]) for c in commands]
     assert (folder / "demo" / "interleaved.html").stat().st_size > 100_000

@@ -30,9 +30,6 @@ from tests.support.replay_files import write_job, write_job_with_modules
 from tests.support.stage_timelines import write_stages
 from tests.support.sweeps import make_sweep, result
 
-jsonschema = pytest.importorskip("jsonschema")
-
-
 WORKLOAD = "--params 8M --tokens 1k --peak-tflops 1"
 LINES = f"""
 analyze naive {WORKLOAD}
@@ -132,13 +129,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def validator(verb: str) -> Any:
     """Return what checks an answer, by the schema as it is printed."""
+    jsonschema = pytest.importorskip("jsonschema")  # it builds grammars for two seconds
     schema = json.loads(CliRunner().invoke(cli, ["schema", verb]).stdout)
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
 
 def check(verb: str, answer: Any) -> None:
-    problem = jsonschema.exceptions.best_match(validator(verb).iter_errors(answer))
+    errors = validator(verb).iter_errors(answer)
+    problem = pytest.importorskip("jsonschema").exceptions.best_match(errors)
 
     assert problem is None, (list(problem.absolute_path), problem.message[:300])
 
