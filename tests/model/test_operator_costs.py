@@ -134,7 +134,7 @@ def test_results_have_the_type_of_torchs_promotion(name: str) -> None:
 
 def _bytes(name: str, other: str, dims: tuple[int, ...]) -> int | None:
     found = cost(OperatorCall("aten::mul", ((6,), dims), (name, other)))
-    return found and found.bytes
+    return None if found is None else found.bytes
 
 
 def _moved(tensor: torch.Tensor, other: Any, size: int) -> int | None:
