@@ -233,7 +233,7 @@ def _show(content: dict[str, Any], as_json: bool) -> None:
     if as_json:
         emit(json_text(content), None)
         return
-    from dptrace.viewers.base.table import print_text_table, rich_table
+    from dptrace.viewers.base.table import fitting_table, print_text_table
     from dptrace.viewers.benchmarks.links_table import (
         algorithm_tables,
         facts,
@@ -245,7 +245,7 @@ def _show(content: dict[str, Any], as_json: bool) -> None:
     terminal = console()
     terminal.print(" · ".join(map(sanitize, facts(content))), markup=False)
     terminal.print()
-    terminal.print(rich_table(fits_table(content)))
+    terminal.print(fitting_table(fits_table(content)))
     terminal.print()
     for title, cells in algorithm_tables(content):
         print_text_table(cells, title, terminal)

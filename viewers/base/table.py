@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
@@ -19,6 +18,7 @@ from dptrace.core.units import byte_size, duration, milliseconds, sanitize
 from dptrace.run.columns import HEADINGS
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
+from dptrace.viewers.base.fitting import Fitting
 
 # Names of ranks and steps, and what findings would gain, as every table and picture writes them.
 
@@ -89,25 +89,17 @@ def wait_cell(ns: float | None) -> str:
     return "?" if ns is None else milliseconds(ns)
 
 
-def _titled(title: Text | str) -> Table:
-    """Return a table without borders below a title; every table of a run looks like this."""
-    text = Text(title, style="bold") if isinstance(title, str) else title
-    return Table(title=text, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
-
-
-def number_table(title: Text | str, words: Sequence[str], numbers: Iterable[str], narrow: bool = False) -> Table:
-    """Return a table without rows: columns of words, then of numbers; no cell wraps.
+def number_table(
+    title: Text | str, words: Sequence[str], numbers: Iterable[str], leaving: Sequence[str] = ()
+) -> Fitting:
+    """Return a table without rows: columns of words, then of numbers.
 
     Args:
-        narrow: leave one blank between columns, for a table with many.
+        leaving: headings of the columns that a narrow terminal goes without, the least important first.
     """
-    table = _titled(title)
-    table.collapse_padding = narrow
-    for heading in words:
-        table.add_column(heading, no_wrap=True)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+    return Fitting(
+        title, (*((heading, True) for heading in words), *((heading, False) for heading in numbers)), leaving
+    )
 
 
 def column_table(
@@ -116,27 +108,23 @@ def column_table(
     rows: Collection[Any],
     words: Container[str] = ("what", "kind", "name", "module"),
     style: Callable[[Any], str] = lambda row: "",
-    least: int = 0,
-) -> Table:
+    leaving: Sequence[str] = (),
+) -> Fitting:
     """Return a table of rows by its columns: the heading of each, and the function that returns a row's cell.
 
     Args:
         words: headings of the columns whose cells are words; the others hold numbers and are aligned right.
         style: returns the style of a row.
-        least: characters of a word that one line of a cell holds at least.
+        leaving: as in :func:`number_table`.
     """
-    table = _titled(title)
-    cells = [[cell(row) for cell in columns.values()] for row in rows]
-    for index, heading in enumerate(columns):
-        is_words = heading in words
-        width = min(least, max((len(row[index]) for row in cells), default=0)) if least and is_words else None
-        justify: Literal["left", "right"] = "left" if is_words else "right"
-        table.add_column(heading, justify=justify, no_wrap=not is_words, overflow="fold", min_width=width)
-    for row, texts in zip(rows, cells, strict=True):
-        table.add_row(*texts, style=style(row))
+    table = Fitting(title, ((heading, heading in words) for heading in columns), leaving)
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()), style=style(row))
     return table
 
 
+_SENTENCE = 24
+"""Characters from which on a cell is a sentence."""
 MAX_ROWS = 40
 """Most rows of a table in the terminal or in a report, without --all."""
 
@@ -151,6 +139,8 @@ class TextTable:
     """Number of columns, from the left, that hold words; the others hold numbers and are aligned right."""
     note: str = ""
     """What the numbers mean: which steps, which unit."""
+    leaving: tuple[str, ...] = ()
+    """Columns that a narrow terminal goes without, the least important first; then those from the right."""
 
     def truncated(self, count: int = MAX_ROWS) -> TextTable:
         """Return the first rows, with a note on how many more there are."""
@@ -158,24 +148,19 @@ class TextTable:
         if more <= 0:
             return self
         note = f"{self.note} {more:,} more rows are not shown.".strip()
-        return TextTable(self.columns, self.rows[:count], self.text_columns, note)
+        return replace(self, rows=self.rows[:count], note=note)
 
 
-def rich_table(cells: TextTable, styles: Sequence[str] = ()) -> Table:
+def fitting_table(cells: TextTable, title: Text | str = "", styles: Sequence[str] = ()) -> Fitting:
     """Return a table for the terminal, without its note.
 
     Args:
         styles: of each row; without, they have none.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for index, heading in enumerate(cells.columns):
-        word = index < cells.text_columns
-        # Headings may wrap at blanks; numbers must not wrap.
-        width = None if word else max((len(row[index]) for row in cells.rows), default=0)
-        if word:
-            table.add_column(plain(heading), overflow="fold")
-        else:
-            table.add_column(plain(heading), justify="right", min_width=width)
+    # A sentence wraps, wherever its column is.
+    longest = [max((len(row[i]) for row in cells.rows), default=0) for i in range(len(cells.columns))]
+    words = (i < cells.text_columns or length > _SENTENCE for i, length in enumerate(longest))
+    table = Fitting(title, zip(map(sanitize, cells.columns), words, strict=True), cells.leaving)
     for row, style in zip(cells.rows, styles or repeat(""), strict=False):
         table.add_row(*map(plain, row), style=style)
     return table
@@ -183,9 +168,7 @@ def rich_table(cells: TextTable, styles: Sequence[str] = ()) -> Table:
 
 def print_text_table(cells: TextTable, title: str, console: Console) -> None:
     """Print a table, its title above and its note below it."""
-    console.print(Text(title, style="bold"))
-    if cells.rows:
-        console.print(rich_table(cells))
+    console.print(fitting_table(cells, title) if cells.rows else Text(title, style="bold"))
     if cells.note:
         console.print(plain(cells.note), style="dim")
 

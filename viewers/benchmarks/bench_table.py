@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
-
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
 
 from dptrace.bench.conclusions import ChartText, conclusions
 from dptrace.bench.table import BenchResult, Row, savings, shares, usable
@@ -19,11 +14,12 @@ from dptrace.core.units import MINUS, number, plural, sanitize, signed
 from dptrace.core.units import share as format_share
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import RowLayout
+from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
-from dptrace.viewers.base.table import TextTable, markdown_page, plain
+from dptrace.viewers.base.table import TextTable, markdown_page, number_table, plain
 
 _LEAVING = ("parameters", "± spread", "overlap", "exposed", "efficiency", "comm", "TFLOP/s", "samples/s")
-"""Columns to drop in a narrow terminal, in this order."""
+"""Columns that a narrow terminal goes without, in this order."""
 _TEXTS = 2
 """Number of columns that hold text; the others hold numbers."""
 
@@ -72,51 +68,25 @@ def _option(name: str, row: Row) -> str:
     return row.options.get(name, "–") or "yes"
 
 
-def text_table(rows: Sequence[Row], note: str = "", without: Sequence[str] = ()) -> TextTable:
-    """Return all rows as a table of texts, with a column for each option, *without* some columns."""
+def text_table(rows: Sequence[Row], note: str = "") -> TextTable:
+    """Return all rows as a table of texts, with a column for each option."""
     columns = {name: cell for name, cell in COLUMNS.items() if name != "TFLOP/s" or any(row.tflops for row in rows)}
     for option in dict.fromkeys(name for row in rows for name in row.options):
         columns[option] = partial(_option, option)
-    kept = {name: cell for name, cell in columns.items() if name not in without}
-    return TextTable(tuple(kept), tuple(tuple(cell(row) for cell in kept.values()) for row in rows), _TEXTS, note)
+    return TextTable(tuple(columns), tuple(tuple(cell(row) for cell in columns.values()) for row in rows), _TEXTS, note)
 
 
-@dataclass(frozen=True, slots=True)
-class _FittingTable:
-    """A table that drops columns where the terminal is too narrow."""
-
-    rows: Sequence[Row]
-    title: str
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        dropped: list[str] = []
-        table_to_print = self.of(dropped)
-        for name in (name for name in _LEAVING if name in text_table(self.rows).columns):
-            if Measurement.get(console, options.update(max_width=10_000), table_to_print).maximum <= options.max_width:
-                break
-            dropped.append(name)
-            table_to_print = self.of(dropped)
-        yield table_to_print
-        if dropped:
-            yield Text(f"Too narrow for {', '.join(dropped)}; the files have all columns.", style="dim")
-
-    def of(self, dropped: Sequence[str]) -> Table:
-        cells = text_table(self.rows, without=dropped)
-        made = Table(title=plain(self.title), title_justify="left", title_style="bold")
-        for at, name in enumerate(cells.columns):
-            made.add_column(name, justify="left" if at < _TEXTS else "right", no_wrap=True)
-        before = None
-        for row, texts in zip(self.rows, cells.rows, strict=True):
-            if before not in (None, row.model):
-                made.add_section()
-            before = row.model
-            made.add_row(*map(plain, texts), style="dim" if row.failed else None)
-        return made
-
-
-def table(rows: Sequence[Row], title: str) -> RenderableType:
-    """Return the table for a terminal; a narrow one drops the least important columns."""
-    return _FittingTable(rows, title)
+def table(rows: Sequence[Row], title: str) -> Fitting:
+    """Return the table for a terminal, with an empty line between models."""
+    cells = text_table(rows)
+    made = number_table(plain(title), cells.columns[:_TEXTS], map(sanitize, cells.columns[_TEXTS:]), _LEAVING)
+    before = None
+    for row, texts in zip(rows, cells.rows, strict=True):
+        if before not in (None, row.model):
+            made.add_section()
+        before = row.model
+        made.add_row(*map(plain, texts), style="dim" if row.failed else "")
+    return made
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

@@ -12,7 +12,7 @@ from dptrace.core.units import byte_size, plural
 from dptrace.core.units import number as format_number
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message
-from dptrace.viewers.base.table import TextTable, markdown_page, plain, rich_table
+from dptrace.viewers.base.table import TextTable, fitting_table, markdown_page, plain
 
 _NAMES = {"bucket-cap-mb": "bucket cap", "compress": "compression"}
 
@@ -90,10 +90,10 @@ def print_table(content: Mapping[str, Any], console: Console) -> None:
     """Print the table; the best run is bold, those that failed are dim."""
     styles = ["bold" if point["best"] else "dim" if point["failed"] else "" for point in content["points"]]
     console.print(plain(headline(content)), style="bold")
-    console.print(rich_table(cells(content), styles))
+    console.print(fitting_table(cells(content), styles=styles))
     latencies = latency_cells(content)
     if latencies.rows:
-        console.print(rich_table(latencies))
+        console.print(fitting_table(latencies))
 
 
 def markdown(content: Mapping[str, Any]) -> str:

@@ -31,7 +31,6 @@ from dptrace.viewers.gantt.page.pair import picture
 from dptrace.viewers.terminal.comparison import (
     change_cells,
     count,
-    cut_kernel,
     kind_changes_shown,
     median_cells,
     overlap_cells,
@@ -248,11 +247,17 @@ def _wait_and_transfer(row: CollectiveChange) -> tuple[str, str, str, str]:
     return signed(wait.delta), milliseconds(transfer.a), milliseconds(transfer.b), signed(transfer.delta)
 
 
+def _cut(name: str) -> str:
+    """Leave the middle of a kernel's short name out where it is too long."""
+    text, half = sanitize(name), _NAME_WIDTH // 2
+    return text if len(text) <= 2 * half + 1 else f"{text[:half]}…{text[-half - 1 :]}"
+
+
 def _kernel_table(found: Comparison) -> dict[str, Any]:
     rows, names = [], short_names(row.time.name for row in found.kernel_changes)
     for row in found.kernel_changes[:MAX_ROWS]:
         cells = count(row.a_count, row.b_count), milliseconds(row.time.a), milliseconds(row.time.b)
-        name = cut_kernel(names[row.time.name], _NAME_WIDTH)
+        name = _cut(names[row.time.name])
         shown = (*cells, signed(row.time.delta), row_verdict(row))
         rows.append(_row(name, shown, _moved(row.time.verdict), title=row.time.name))
     note = f"ms per rank and step{_most(found.kernel_changes)}"

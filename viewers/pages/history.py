@@ -22,9 +22,6 @@ from dptrace.viewers.base.page import Markup, Section, pictures, section_page, s
 from dptrace.viewers.base.table import TextTable, markdown_page, plain, print_text_table, wait_cell
 
 _SHOWN = ("wall_ns", "forward_ns", "backward_ns", "optimizer_ns", "exposed_comm_ns", "overlapped_comm_ns", "idle_ns")
-_FEW_SHOWN = ("wall_ns", "exposed_comm_ns", "idle_ns")
-_WIDE = 130
-"""Columns of a terminal from which on tables have all of theirs."""
 _COLORS = {
     "forward_ns": theme.PART_COLORS[Part.FORWARD],
     "backward_ns": theme.PART_COLORS[Part.BACKWARD],
@@ -33,6 +30,7 @@ _COLORS = {
     "overlapped_comm_ns": theme.OVERLAPPED,
     "idle_ns": theme.WAITING,
 }
+_LEAVING = ("overlap %", "optimizer", "overlapped", "forward", "backward", "steps")
 _WALL, _LEVEL, _HEIGHT, _MAX_TICKS = "#1B4F9C", "#57606A", 280.0, 8
 _MAX_LISTED = 3
 
@@ -80,9 +78,8 @@ def sentences(series: Series) -> list[str]:
     return [*(found or [f"No change in {plural(len(series.rows), 'run')}{few}."]), *_order_note(series)]
 
 
-def cells(series: Series, narrow: bool = False) -> TextTable:
-    """Return a row for each run, with a mark where a level begins; *narrow* is without the parts of compute."""
-    shown = _FEW_SHOWN if narrow else _SHOWN
+def cells(series: Series) -> TextTable:
+    """Return a row for each run, with a mark where a level begins."""
     begins = {change.index for change in series.changes}
     rows = []
     for index, row in enumerate(series.rows):
@@ -90,13 +87,12 @@ def cells(series: Series, narrow: bool = False) -> TextTable:
         overlap = "–" if row["overlap_percent"] is None else f"{row['overlap_percent']:.1f}"
         mfu = "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f}"
         name = _name(series, index) + (" ◀" if index in begins else "")
-        wall, *parts = (wait_cell(row[figure]) for figure in shown)
-        overlaps = () if narrow else (overlap,)
-        rows.append((name, _when(series, index), str(row["steps"]), wall, spread, *parts, *overlaps, mfu))
-    names = (name.removesuffix("_ns").replace("_comm", "") for name in shown[1:])
-    heads = (*names, *(() if narrow else ("overlap %",)), "MFU %")
+        wall, *parts = (wait_cell(row[figure]) for figure in _SHOWN)
+        rows.append((name, _when(series, index), str(row["steps"]), wall, spread, *parts, overlap, mfu))
+    names = (name.removesuffix("_ns").replace("_comm", "") for name in _SHOWN[1:])
+    heads = (*names, "overlap %", "MFU %")
     note = "ms, means over ranks and steps without outlier steps; ± is the standard deviation of the steps."
-    return TextTable(("run", "recorded, UTC", "steps", "step", "±", *heads), tuple(rows), 2, note)
+    return TextTable(("run", "recorded, UTC", "steps", "step", "±", *heads), tuple(rows), 2, note, _LEAVING)
 
 
 # Runs side by side: where each loses time, the worst first.
@@ -110,7 +106,6 @@ _UNKNOWN_WORDS = "? is unknown: records or ranks are missing."
 _MOST_BARS = 60
 _MOST_ROWS = 25
 """Runs that the terminal lists."""
-_NARROW_NAME = 24
 
 
 def _short_names(found: History) -> dict[str, str]:
@@ -130,15 +125,13 @@ def culprit_text(culprit: Mapping[str, Any] | None) -> str:
     return "–" if culprit is None else ranks_text(culprit["ranks"])
 
 
-def fleet_cells(found: History, narrow: bool = False) -> TextTable:
+def fleet_cells(found: History) -> TextTable:
     """Return a row for each run, with its job where there are several: step, MFU, what it loses, and to whom."""
-    names, several = _short_names(found), len(found.series) > 1 and not narrow
+    names, several = _short_names(found), len(found.series) > 1
     usual = any(row["over_usual"] is not None for row in found.worst_first)
     rows = []
     for row in found.worst_first:
         name = names[row["run"]]
-        if narrow and len(name) > _NARROW_NAME:
-            name = f"{name[: _NARROW_NAME // 2]}…{name[-_NARROW_NAME // 2 :]}"
         texts = (name, *([row["series"]] if several else []), culprit_text(row["culprit"]))
         mfu = "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f}"
         beyond = "–" if row["over_usual"] is None else f"{100 * row['over_usual']:+.1f}".replace("-", "−")
@@ -151,6 +144,7 @@ def fleet_cells(found: History, narrow: bool = False) -> TextTable:
         tuple(rows),
         len(words),
         _LOST_WORDS + (f" {_UNKNOWN_WORDS}" if any("?" in row for row in rows) else ""),
+        ("job", "MFU", "exposed", "usual"),
     )
 
 
@@ -200,16 +194,16 @@ def _parts(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def print_history(found: History, console: Console) -> None:
     """Print the runs, the worst first, then the changes and the runs of each series in the order of time."""
-    narrow, several = console.width < _WIDE, len(found.worst_first) > 1
+    several = len(found.worst_first) > 1
     if several:
-        print_text_table(fleet_cells(found, narrow).truncated(_MOST_ROWS), _BY_LOSS, console)
+        print_text_table(fleet_cells(found).truncated(_MOST_ROWS), _BY_LOSS, console)
     for series in found.series:
         if several and len(series.rows) == 1:
             continue
         if several:
             console.print()
         console.print(*map(plain, sentences(series)), sep="\n", style="bold")
-        print_text_table(cells(series, narrow), series.title, console)
+        print_text_table(cells(series), series.title, console)
 
 
 def markdown(found: History) -> str:

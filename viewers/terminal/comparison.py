@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.kernels.names import short_names
@@ -14,9 +13,10 @@ from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.comparison.changes import FIGURE_NAMES, PARTS, Change, CollectiveChange, KernelChange, KindChanges
 from dptrace.comparison.compare import Comparison, shared_notes
 from dptrace.comparison.sides import DeviceId, RunSample
-from dptrace.core.units import MINUS, byte_size, milliseconds, plural, sanitize, signed_milliseconds
+from dptrace.core.units import MINUS, byte_size, milliseconds, plural, signed_milliseconds
 from dptrace.run.columns import SHOWN_FIGURES
 from dptrace.run.shared_clock import clocks_fact
+from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import column_table, number_table, plain
 from dptrace.viewers.terminal.split import folded
@@ -27,7 +27,6 @@ ROWS = (*PARTS, *CAUSES, "wall_ns", "overlapped_comm_ns")
 _HEADS = ("A", "B", "B − A", "± 95 %", "%", "verdict")
 
 MAX_ROWS = 5
-_NARROWEST_NAME = 12
 
 Row = TypeVar("Row", KernelChange, CollectiveChange)
 
@@ -66,16 +65,6 @@ def sort_name(row: CollectiveChange) -> str:
     return f"{row.collective.kind} · {row.collective.group}" if row.collective.group else row.collective.kind
 
 
-def cut_kernel(name: str, width: int) -> str:
-    """Leave the middle of a kernel's short name out where it is too long.
-
-    >>> cut_kernel("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", 25)
-    'ampere_bf16_…tages_32x5_tn'
-    """
-    text, half = sanitize(name), max(width, _NARROWEST_NAME) // 2
-    return text if len(text) <= 2 * half + 1 else f"{text[:half]}…{text[-half - 1 :]}"
-
-
 def row_verdict(row: KernelChange | CollectiveChange) -> str:
     """Return a row's verdict; a row that only one run has needs no test against noise."""
     if not row.a_count or not row.b_count:
@@ -108,12 +97,10 @@ def change_cells(change: Change) -> tuple[str, str, str, str, str]:
     return *values, "–" if change.half_width is None else milliseconds(change.half_width), percent(change)
 
 
-def _figures(comparison: Comparison) -> Table:
+def _figures(comparison: Comparison) -> Fitting:
     table = number_table("ms per step, mean of steps and ranks", [""], _HEADS)
     for change in shown_changes(comparison):
         style = "bold" if change.beyond else _style(change.verdict) if change.verdict == "cannot tell" else ""
-        if change.name in ("wall_ns", "overlapped_comm_ns"):
-            table.add_section()
         table.add_row(_label(change.name), *change_cells(change), verdict_word(change.verdict), style=style)
     for name, share in (("MFU", comparison.mfu), ("overlap", comparison.overlap)):
         if share is not None:
@@ -153,7 +140,7 @@ def _kinds(comparison: Comparison) -> Iterator[RenderableType]:
         yield ""
 
 
-def _medians(comparison: Comparison) -> Table:
+def _medians(comparison: Comparison) -> Fitting:
     heads = ("A\nmedian", "±\nsteps", "±\nranks", "B\nmedian", "±\nsteps", "±\nranks")
     table = number_table("medians in ms, and standard deviations over steps and over ranks", [""], heads)
     for change in shown_changes(comparison):
@@ -161,7 +148,7 @@ def _medians(comparison: Comparison) -> Table:
     return table
 
 
-def _ranks(by_rank: Sequence[tuple[DeviceId, tuple[Change, ...]]]) -> Table:
+def _ranks(by_rank: Sequence[tuple[DeviceId, tuple[Change, ...]]]) -> Fitting:
     compared = {change.name for change in by_rank[0][1]}
     names = [name for name in SHOWN_FIGURES if name in compared]
     table = number_table("B − A of each rank, ms per step (bold: moved)", ["rank"], map(folded, names))
@@ -205,7 +192,8 @@ def _collectives(comparison: Comparison, all_rows: bool) -> Iterator[RenderableT
         "verdict": row_verdict,
     }
     title = "collectives, per rank and step, ms"
-    yield column_table(title, columns, shown, style=lambda row: _style(worst_verdict(row)))
+    leaving = ("count", "bytes", "transf. B − A", "overl. B − A")
+    yield column_table(title, columns, shown, style=lambda row: _style(worst_verdict(row)), leaving=leaving)
     yield Text(more, style="dim")
 
 
@@ -216,15 +204,15 @@ def worst_verdict(row: CollectiveChange) -> str:
     return min((change.verdict for change in changes if change is not None), key=order.index)
 
 
-def _kernels(comparison: Comparison, width: int, all_rows: bool) -> Iterator[RenderableType]:
+def _kernels(comparison: Comparison, all_rows: bool) -> Iterator[RenderableType]:
     rows = comparison.kernel_changes
     shown, more = _top(rows, [row.time.verdict for row in rows], all_rows)
     if not shown:
         return
     what = "operators" if comparison.a.run.on_cpu and comparison.b.run.on_cpu else "kernels"
-    names, longest = short_names(row.time.name for row in rows), max(width - 50, _NARROWEST_NAME)
+    names = short_names(row.time.name for row in rows)
     columns: dict[str, Callable[[Any], str | Text]] = {
-        "name": lambda row: Text(cut_kernel(names[row.time.name], longest)),
+        "name": lambda row: plain(names[row.time.name]),
         "count": lambda row: count(row.a_count, row.b_count),
         "A": lambda row: milliseconds(row.time.a),
         "B": lambda row: milliseconds(row.time.b),
@@ -232,7 +220,7 @@ def _kernels(comparison: Comparison, width: int, all_rows: bool) -> Iterator[Ren
         "verdict": row_verdict,
     }
     title = f"{what}, per rank and step, ms"
-    yield column_table(title, columns, shown, style=lambda row: _style(row.time.verdict))
+    yield column_table(title, columns, shown, style=lambda row: _style(row.time.verdict), leaving=("count",))
     yield Text(more, style="dim")
 
 
@@ -262,7 +250,7 @@ def print_comparison(comparison: Comparison, console: Console, all_rows: bool = 
     ]
     if per_rank:
         parts += [_ranks(comparison.by_rank) if comparison.by_rank else "No rank is in both runs.", ""]
-    for part in (*_collectives(comparison, all_rows), *_kernels(comparison, console.width, all_rows)):
+    for part in (*_collectives(comparison, all_rows), *_kernels(comparison, all_rows)):
         parts += [part] if not isinstance(part, Text) else [part, ""] if part.plain else [""]
     parts.append(Group(*(Text("! ", style="yellow").append_text(plain(text)) for text in texts_below(comparison))))
     console.print(*parts, sep="\n")

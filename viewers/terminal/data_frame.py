@@ -6,10 +6,9 @@ import math
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from dptrace.core.units import sanitize
+from dptrace.viewers.base.fitting import Fitting
 
 MAX_ROWS = 20
 _LONGEST = 72
@@ -33,15 +32,11 @@ def print_frame(frame: pd.DataFrame, title: str, console: Console, all_rows: boo
     """Print the first rows of a frame, or every row, and the number of rows left out."""
     rows = frame if all_rows else frame.head(MAX_ROWS)
     texts = [[_short(cell(value)) for value in row] for row in rows.itertuples(index=False)]
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
-    for i, name in enumerate(frame.columns):
-        number = pd.api.types.is_numeric_dtype(frame[name])
-        # A heading may be folded at a blank; a number never.
-        heading = sanitize(str(name)).replace("_", " ").replace("(", " (")
-        width = max((len(row[i]) for row in texts), default=0) if number else None
-        table.add_column(Text(heading), justify="right" if number else "left", min_width=width)
+    headings = (sanitize(str(name)).replace("_", " ").replace("(", " (") for name in frame.columns)
+    words = (not pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns)
+    table = Fitting(title, zip(headings, words, strict=True))
     for row in texts:
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     console.print(table)
     if len(rows) < len(frame):
         console.print(f"… and {len(frame) - len(rows):,} more rows; --all shows them, --csv writes them.", style="dim")

@@ -13,7 +13,6 @@ from itertools import groupby
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.clocks import Shift
@@ -41,8 +40,9 @@ from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
+from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.headline import drawn_headline
-from dptrace.viewers.base.table import step_label
+from dptrace.viewers.base.table import number_table, step_label
 from dptrace.viewers.base.theme import DARK, PART_COLORS, PART_ORDER, PATTERNS
 from dptrace.viewers.base.theme import OVERLAPPED as THEME_OVERLAPPED
 from dptrace.viewers.base.theme import WAITING as THEME_WAITING
@@ -188,18 +188,15 @@ def shares(split: Split, wait: ExposedWait) -> dict[str, str]:
     return cells | {"wall_ns": duration(wall)}
 
 
-def split_figures(rows: Mapping[str, Mapping[str, str]], pen: Pen, width: int) -> Iterator[str | Text | Table]:
+def split_figures(rows: Mapping[str, Mapping[str, str]], pen: Pen, width: int) -> Iterator[str | Text | Fitting]:
     """Yield the figures by rank: a table, or sentences where a table would not fit."""
     if width < MIN_TABLE_WIDTH:
         for label, cells in rows.items():
             figures = (f"{name.removesuffix('_ns').replace('_', ' ')} {value}" for name, value in cells.items())
             yield Text(pen.encodable(f"{label}: {', '.join(figures)}"))
         return
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="")
-    table.add_column("share\nof wall", no_wrap=True)
     shown = [name for name in _COLUMNS if any(name in cells for cells in rows.values())]
-    for name in shown:
-        table.add_column(_heading(name), justify="right", no_wrap=True)
+    table = number_table("", ["share\nof wall"], map(_heading, shown))
     for label, cells in rows.items():
         table.add_row(label, *(pen.encodable(cells.get(name, "?")) for name in shown))
     yield ""
@@ -244,7 +241,7 @@ def kinds(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
         )
 
 
-def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Table | Text]:
+def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Fitting | Text]:
     """Yield each pair of steps with the time saved: a table, or sentences where it would not fit."""
 
     def saved_text(pair: int, a: int, b: int) -> str:
@@ -265,9 +262,7 @@ def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Table
             for a, took, b, other, saved in rows[:MAX_PAIRS]
         )
     else:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="")
-        for heading in ("step of A", "A", "step of B", "B", "B against A"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        table = number_table("", (), ("step of A", "A", "step of B", "B", "B against A"))
         for row in rows[:MAX_PAIRS]:
             table.add_row(*(Text(pen.text(cell)) for cell in row))
         yield table

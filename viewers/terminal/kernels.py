@@ -21,11 +21,6 @@ from dptrace.viewers.terminal.split import MAX_RANKS, findings_list
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 
-_WIDEST = 22
-"""Characters of a name that one line of a cell holds, at least."""
-_LONGEST = 64
-"""Characters of a name that are shown; a module's path may have more."""
-
 
 def _ms(name: str) -> Cell:
     return lambda row: "–" if row.get(name) is None else milliseconds(row[name])
@@ -116,6 +111,14 @@ _SPREAD: dict[str, Cell] = {
 }
 
 
+_LEAVING = (
+    *("p95 µs", "launch delay µs", "max / median", "slowest rank", "p50 µs", "bytes a call", "GB/s", "GFLOP a call"),
+    *("backward of", "phase", "outermost", "type", "FX nodes", "module", "% of compute", "mean µs"),
+    *("recompute ms", "collectives ms", "kind", "launches", "TFLOP/s"),
+)
+"""Columns that a narrow terminal goes without, in this order."""
+
+
 def print_kernels(
     summary: KernelSummary,
     rows: Sequence[Row],
@@ -150,7 +153,7 @@ def print_kernels(
     if on_cpu and what == "kernel":
         what, names, numbers = "operator", {"operator": names["kernel"], "kind": names["kind"]}, {**times, **spread}
     names = {"rank": lambda row: str(row["rank"]), **names} if ranked else names
-    console.print(_table(f"time by {what.replace('-', ' and ')}", names, numbers, rows[:most], full_names))
+    console.print(_table(f"time by {what.replace('-', ' and ')}", names, numbers, rows[:most]))
     if len(rows) > most:
         rest = milliseconds(sum(row["total_ns"] for row in rows[most:]))
         console.print(f"{plural(len(rows) - most, 'more row')}, {rest} ms; --top shows them.", style="dim")
@@ -165,23 +168,15 @@ def kernel_parts(run: Run, most: int = 20) -> list[RenderableType]:
     numbers = {name: _TIMES[name] for name in ("calls", "total\nms", "% of\nstep", "mean\nµs")}
     names = {what.removesuffix("s"): _text("kernel")}
     title = f"{what} with most time, of {len(summary.rows):,}; dptrace kernels lists all"
-    return [_table(title, names, numbers, summary.rows[:most], whole=False)]
+    return [_table(title, names, numbers, summary.rows[:most])]
 
 
-def _table(
-    title: str, names: Mapping[str, Cell], numbers: Mapping[str, Cell], rows: Sequence[Row], whole: bool
-) -> RenderableType:
+def _table(title: str, names: Mapping[str, Cell], numbers: Mapping[str, Cell], rows: Sequence[Row]) -> RenderableType:
     def shown(cell: Cell) -> Callable[[Row], Text]:
-        return lambda row: plain(_cut(cell(row), whole))
+        return lambda row: plain(cell(row))
 
     columns = {heading: shown(cell) for heading, cell in {**names, **numbers}.items()}
-    return column_table(title, columns, rows, names, least=_WIDEST)
-
-
-def _cut(text: str, whole: bool) -> str:
-    if whole or len(text) <= _LONGEST:
-        return text
-    return f"…{text[1 - _LONGEST :]}" if "/" in text else f"{text[: _LONGEST - 1]}…"
+    return column_table(title, columns, rows, names, leaving=_LEAVING)
 
 
 def _flops(summary: KernelSummary) -> list[Text]:
@@ -236,7 +231,7 @@ def print_host(
     numbers = {"count": _TIMES["calls"], "self\nms": _ms("self_ns"), "total\nms": _ms("total_ns")}
     numbers |= {"mean\nµs": _us("mean_ns"), "self, %\nof step": _percent("share_of_step")}
     numbers |= {"launches": lambda row: f"{row['launches']:,}"}
-    console.print(_table("host time by call, on the threads that launch", names, numbers, rows[:most], whole=True))
+    console.print(_table("host time by call, on the threads that launch", names, numbers, rows[:most]))
     if len(rows) > most:
         console.print(f"{plural(len(rows) - most, 'more row')}; --top shows them.", style="dim")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.kernels.names import kernel_names
@@ -16,6 +15,7 @@ from dptrace.replay.critical_path import CriticalPath
 from dptrace.replay.paths import PathPiece
 from dptrace.replay.whatif import Point, Sweep, WhatIf
 from dptrace.run.columns import HEADINGS
+from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.table import PATH_KINDS, TextTable, column_table, plain, print_text_table, step_words
 
 # The answer of a what-if in the terminal: the step before and after, by part and by rank, and reasons to doubt it.
@@ -100,7 +100,7 @@ def _replayed(answer: WhatIf) -> Text:
     )
 
 
-def _parts_table(answer: WhatIf) -> Table:
+def _parts_table(answer: WhatIf) -> Fitting:
     before, after = answer.measured, answer.predicted
     columns: _Cells = {
         "part": lambda name: HEADINGS[name].words,
@@ -113,7 +113,7 @@ def _parts_table(answer: WhatIf) -> Table:
     return column_table(title, columns, shown, ("part",), lambda name: bold.get(name, ""))
 
 
-def _rank_table(answer: WhatIf, all_rows: bool) -> Table:
+def _rank_table(answer: WhatIf, all_rows: bool) -> Fitting:
     """Return a row for each rank; of many, those with the longest steps."""
     ranks = sorted(answer.ranks, key=lambda rank: -rank.measured_ns["wall_ns"])
     shown = ranks if all_rows else sorted(ranks[:_MOST_RANKS], key=lambda rank: (rank.rank, rank.device))
@@ -182,7 +182,6 @@ def _row(sweep: Sweep, point: Point) -> tuple[str, ...]:
 # A critical path in the terminal: where the time of a step's longest chain goes, and what shortening it would gain.
 
 
-_LONGEST = 72
 _MOST_PATH_PIECES = 40
 _MOST_MODULES = 12
 
@@ -214,7 +213,7 @@ def _sentence(path: CriticalPath) -> Text:
     return Text(f"{taken}; {part} of its critical path is {PATH_KINDS[kind]}.", style="bold")
 
 
-def _shares(path: CriticalPath, first: str, times: Mapping[Any, int], name: Callable[[Any], str]) -> Table:
+def _shares(path: CriticalPath, first: str, times: Mapping[Any, int], name: Callable[[Any], str]) -> Fitting:
     """Return a table of times by what they are of, and their shares of the step."""
     columns: _Cells = {
         first: lambda pair: name(pair[0]),
@@ -228,22 +227,23 @@ def _rank_name(rank: int | None) -> str:
     return "all" if rank is None else str(rank)
 
 
-def _item_table(path: CriticalPath, shorts: Mapping[str, str]) -> Table:
+def _item_table(path: CriticalPath, shorts: Mapping[str, str]) -> Fitting:
     columns: _Cells = {
         "kind": lambda item: item.kind.replace("_", " "),
-        "name": lambda item: _short_name(item.name, shorts),
+        "name": lambda item: plain(shorts.get(item.name, item.name)),
         "ms": lambda item: milliseconds(item.path_ns),
         "gain, ms": lambda item: milliseconds(item.gain_ns),
     }
-    return column_table("What takes the most time on it, and what 10 % less would gain", columns, path.items)
+    title = "What takes the most time on it, and what 10 % less would gain"
+    return column_table(title, columns, path.items, leaving=("kind",))
 
 
-def _module_table(path: CriticalPath, all_rows: bool) -> Table:
+def _module_table(path: CriticalPath, all_rows: bool) -> Fitting:
     """Return the modules with most time; the others in one row, unless every one is requested."""
     modules = list(path.by_module)
     shown = modules if all_rows else modules[:_MOST_MODULES]
     columns: _Cells = {
-        "module": lambda one: _ending(one.module),
+        "module": lambda one: plain(one.module),
         "ms": lambda one: milliseconds(one.path_ns),
         "share": lambda one: share(one.path_ns / max(1, path.length_ns)),
         "compute": lambda one: milliseconds(one.by_kind["compute"]),
@@ -251,14 +251,14 @@ def _module_table(path: CriticalPath, all_rows: bool) -> Table:
         "host": lambda one: milliseconds(one.by_kind["host"]),
         "gain, ms": lambda one: "" if one.gain_ns is None else milliseconds(one.gain_ns),
     }
-    table = column_table("By module", columns, shown)
+    table = column_table("By module", columns, shown, leaving=("host", "transfer", "compute", "share"))
     if rest := modules[len(shown) :]:
         ns = sum(one.path_ns for one in rest)
         table.add_row(f"{len(rest):,} others", milliseconds(ns), share(ns / max(1, path.length_ns)))
     return table
 
 
-def _piece_table(path: CriticalPath, shorts: Mapping[str, str], all_rows: bool) -> Table:
+def _piece_table(path: CriticalPath, shorts: Mapping[str, str], all_rows: bool) -> Fitting:
     """Return the pieces of the chain in order of time; the longest of them, unless every one is requested."""
     pieces = list(path.pieces())
     longest = sorted(pieces, key=lambda piece: piece["start_ns"] - piece["end_ns"])
@@ -273,17 +273,6 @@ def _piece_table(path: CriticalPath, shorts: Mapping[str, str], all_rows: bool) 
         "ms": lambda piece: milliseconds(piece["end_ns"] - piece["start_ns"]),
         "rank": lambda piece: _rank_name(piece["rank"]),
         "kind": lambda piece: piece["kind"].replace("_", " "),
-        "name": lambda piece: _short_name(piece["name"], shorts),
+        "name": lambda piece: plain(shorts.get(piece["name"], piece["name"])),
     }
-    return column_table(title, columns, shown)
-
-
-def _ending(path: str) -> Text:
-    """Shorten the path of a module, whose end names it."""
-    return plain(path if len(path) <= _LONGEST else f"…{path[1 - _LONGEST :]}")
-
-
-def _short_name(full: str, shorts: Mapping[str, str]) -> Text:
-    """Return a kernel's short name, or the name of what is no kernel."""
-    name = shorts.get(full, full)
-    return plain(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…")
+    return column_table(title, columns, shown, leaving=("kind", "rank"))

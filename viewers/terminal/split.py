@@ -12,13 +12,14 @@ from dptrace.analysis.cross_rank.transfers import ExposedWait, Latency, merge_gr
 from dptrace.analysis.findings.finding import Finding, leading, nothing_found
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.causes import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
+from dptrace.analysis.per_gpu.split import Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.notable_ranks import NotableRank, ranks_first, why_first
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
+from dptrace.viewers.base.fitting import Fitting, heading_words
 from dptrace.viewers.base.table import (
     collective_columns,
     column_table,
@@ -34,6 +35,13 @@ Figures = Mapping[str, float | None]
 
 MAX_STEPS, MAX_RANKS, MAX_ROWS = 12, 16, 6
 """Rows of a table of steps, ranks or collectives, unless every row is requested."""
+
+
+_LEAVING = (
+    *("overlapped_comm_ns", "exposed_memory_ns", "exposed_unmatched_ns", "other_ns", "optimizer_ns"),
+    *("exposed_wait_ns", "forward_ns", "backward_ns"),
+)
+"""Figures that a narrow terminal goes without, in this order, once the share of overlap is gone."""
 
 
 def _overlap(figures: Figures) -> str:
@@ -52,11 +60,11 @@ def _row(figures: Figures, names: Sequence[str]) -> list[str]:
     return [*(wait_cell(figures[name]) for name in names), _overlap(figures)]
 
 
-def _table(title: Text | str, first: str, names: Sequence[str]) -> Table:
-    # Narrow gaps, so that a table with further columns still fits 80 characters.
-    table = number_table(title, [first], [*map(folded, names), "over-\nlap%"], len(names) > len(FIGURES))
-    for name, column in zip(names, table.columns[1:], strict=False):
-        column.style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
+def _table(title: Text | str, first: str, names: Sequence[str]) -> Fitting:
+    leaving = [heading_words(folded(name)) for name in _LEAVING]
+    table = number_table(title, [first], [*map(folded, names), "over-\nlap%"], ["overlap%", *leaving])
+    styles = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}
+    table.styles[1:-1] = [styles.get(name, "") for name in names]
     return table
 
 
@@ -66,7 +74,7 @@ def _heading(timeline: Timeline) -> Text:
     return text.append_text(plain(model).append(" · ms per step"))
 
 
-def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, all_rows: bool) -> Table:
+def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, all_rows: bool) -> Fitting:
     """Return the table of one rank: a row for each step, the mean, and each part's share of the wall time."""
     steps: list[Figures] = [{**figures.step(k), **waits.step(k)} for k in range(len(figures.names))]
     names = shown_figures(steps)
@@ -80,7 +88,6 @@ def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, all_rows
     if len(shown) < len(figures.names):
         table.add_row("…", *["…"] * (len(names) + 1))
     if len(figures.names) > 1:
-        table.add_section()
         table.add_row("mean", *_row({**figures.mean(), **waits.mean()}, names), style="bold")
     total: Figures = {**figures.total(), **waits.total()}
     wall = max(total["wall_ns"] or 0, 1)
@@ -93,7 +100,7 @@ def _share(ns: float | None, wall: float) -> str:
     return "?" if ns is None else f"{100 * ns / wall:.1f}%".replace("100.0", "100")
 
 
-def _ranks_table(run: Run, all_rows: bool) -> Table:
+def _ranks_table(run: Run, all_rows: bool) -> Fitting:
     """Return a table with a row for each rank: its mean step."""
     both = zip(run.splits, run.cross_rank.exposed_waits, strict=True)
     means: list[Figures] = [{**figures.mean(), **waits.mean()} for figures, waits in both]
@@ -104,7 +111,7 @@ def _ranks_table(run: Run, all_rows: bool) -> Table:
         table.add_row(rank_label(run, run.timelines[one.index]), *_row(means[one.index], names))
     if len(order) < len(run.splits):
         table.add_row("…", *["…"] * (len(names) + 1))
-        table.caption, table.caption_justify = why_first(run, order), "left"
+        table.caption = why_first(run, order)
     return table
 
 
@@ -128,14 +135,14 @@ def step_tables(run: Run, all_rows: bool = False) -> Iterator[RenderableType]:
             yield _rank_table(timeline, figures, wait, all_rows)
 
 
-def collective_table(run: Run) -> Table | None:
+def collective_table(run: Run) -> Fitting | None:
     """Return a table with a row for each kind of collective in the mean step; None without any."""
     kinds = by_kind(run.splits)
     columns = collective_columns(run)
     return column_table("mean step by kind of collective", columns, kinds) if kinds else None
 
 
-def idle_table(run: Run, all_rows: bool = False) -> Table | None:
+def idle_table(run: Run, all_rows: bool = False) -> Fitting | None:
     """Return a table with a row for each rank: its mean step's idle time by cause; None where no GPU was idle.
 
     Args:
@@ -214,7 +221,7 @@ def where(finding: Finding) -> str:
     return f" (see {step}, rank {rank})"
 
 
-def timing_table(analysis: CrossRankAnalysis, all_rows: bool = False) -> Table | None:
+def timing_table(analysis: CrossRankAnalysis, all_rows: bool = False) -> Fitting | None:
     """Return wait and transfer time of the matched collectives: a row for each kind, size and bucket.
 
     Groups with the same purpose share a row, and so do layers whose sizes vary, such as tokens sent to experts.
@@ -231,10 +238,10 @@ def timing_table(analysis: CrossRankAnalysis, all_rows: bool = False) -> Table |
     shown = with_phase_in_name(rows)[: None if all_rows else MAX_ROWS]
     names = [_name(latency, analysis.matches, all_rows) for latency in shown]
     title = "collectives across ranks" if len(shown) == len(rows) else f"collectives across ranks (first {len(shown)})"
-    transfer = ("transfer\np50 ms", "\np90 ms", "\nmax ms")
+    transfer = ("transfer\np50 ms", "transfer\np90 ms", "transfer\nmax ms")
     numbers = ("count", "bytes", *transfer, "mean\nwait ms", "busbw\nGB/s", "slow")
-    table = number_table(title, ["kind", *["bucket"] * any(names)], numbers, narrow=True)
-    table.columns[1].no_wrap = not any(names)
+    leaving = ("slow", "transfer p90 ms", "transfer max ms", "busbw GB/s")
+    table = number_table(title, ["kind", *["bucket"] * any(names)], numbers, leaving)
     for latency, name in zip(shown, names, strict=True):
         slow = int(latency.slow.sum())
         table.add_row(

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 import numpy as np
-from rich.table import Table
 
 from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline, PipelineStep
 from dptrace.analysis.kernels.attribution import attribute
@@ -24,6 +23,7 @@ from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Action, Actions, Kind, Phase, Timeline
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import KIND_COLORS, STACK, TALL, RowLayout, SampledLevels, sample_levels, span_of
+from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.marks import HEAD, Axis, Box, Dot, Drawing, Entry, Label, Line, message, time_axis
 from dptrace.viewers.base.memory_table import CPU_NOTE, device_name, peaks_table
 from dptrace.viewers.base.table import TextTable, number_table, rank_label, step_label
@@ -398,13 +398,13 @@ def schedule_table(run: Run) -> TextTable:
     return TextTable(("rank", "action", "start ms", "ms"), tuple(rows), 2, note)
 
 
-def bubble_table(run: Run) -> Table | None:
+def bubble_table(run: Run) -> Fitting | None:
     """Return a row for each rank of each pipeline, with its bubble and the formula's; None without a pipeline."""
     if not run.pipelines:
         return None
     title = "pipeline: the bubble's share of the schedule, median of the steps"
     numbers = ("micro-\nbatches", "busy\nms", "bubble\n%", "formula\n%")
-    table = number_table(title, ("rank", "stages", "schedule"), numbers)
+    table = number_table(title, ("rank", "stages", "schedule"), numbers, ("busy ms", "stages", "microbatches"))
     for pipeline in run.pipelines:
         for place, (i, stages) in enumerate(zip(pipeline.devices, pipeline.stages, strict=True)):
             busy = median(step.shares[place].busy_ns for step in pipeline.steps)

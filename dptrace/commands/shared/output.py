@@ -64,6 +64,10 @@ def _console(stream: TextIO | None, width: int | None) -> Console:
             """Leave a closed pipe to the command line: rich would make it exit code 1."""
             raise BrokenPipeError
 
+        def print(self, *objects: Any, **options: Any) -> None:
+            """Leave a name that is longer than a line to the terminal: rich would cut it."""
+            super().print(*objects, **{"crop": False} | options)
+
     file: Any = _WithoutTrailingBlanks(stream) if stream else None
     return Piped(file=file, width=width, highlight=False, emoji=False)
 

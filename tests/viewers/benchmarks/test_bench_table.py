@@ -47,13 +47,14 @@ def test_a_narrow_terminal_goes_without_the_least_important_columns(width: int, 
     with console.file:
         console.print(bench_table.table(WORKSHOP, "Benchmark"))
     lines = console.export_text().splitlines()
-    head = next(line for line in lines if line.startswith("┃"))
+    head = next(line for line in lines if line.startswith("model"))
+    below = " ".join(lines).partition("Left out at ")[2]
 
-    assert 28 == sum(line.startswith("│") for line in lines)
-    assert set(columns) <= {name.strip() for name in head.split("┃")}
+    assert 28 == sum(line.startswith(tuple(row.model for row in WORKSHOP)) for line in lines)
+    assert set(" ".join(columns).split()) <= set(head.split())
     assert "…" not in "".join(lines)
     assert max(map(len, lines)) <= width
-    assert any(line.startswith("Too narrow for parameters, ") for line in lines) == (width < 132)
+    assert bool(below) == (width < 132)
 
 
 @pytest.mark.parametrize(

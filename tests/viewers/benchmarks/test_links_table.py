@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dptrace.model.link_report import link_report
-from dptrace.viewers.base.table import rich_table
+from dptrace.viewers.base.table import fitting_table
 from dptrace.viewers.benchmarks.links_table import (
     algorithm_tables,
     facts,
@@ -70,7 +70,7 @@ def test_the_topology_says_what_is_not_reported() -> None:
 def test_the_table_fits_a_wide_terminal() -> None:
     """Six rows, each on one line of 132 characters."""
     out = io.StringIO()
-    Console(file=out, width=132).print(rich_table(fits_table(link_report(measured()))))
+    Console(file=out, width=132).print(fitting_table(fits_table(link_report(measured()))))
 
     assert 6 == sum(line.startswith(("all-", "reduce-", "broadcast", "point-")) for line in out.getvalue().splitlines())
     assert "…" not in out.getvalue()
