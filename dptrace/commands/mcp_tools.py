@@ -315,13 +315,16 @@ class Tools:
         """
         from dptrace.api import whatif
         from dptrace.commands.whatif import parsed
+        from dptrace.replay.findings import with_findings
 
         if unknown := changes.keys() - OPTIONS.keys():
             raise UsageError(f"{min(unknown)}: is no change. Choose from {', '.join(OPTIONS)}.")
         typed = {name: _typed(name, value) for name, value in changes.items()}
         if str(typed.get("link", "")).endswith(".json"):
             typed["link"] = self.root.inside(typed["link"])
-        found = whatif(self._run(run), **parsed(typed)).to_dict()
+        opened = self._run(run)
+        answer = whatif(opened, **parsed(typed))
+        found = (with_findings(answer, opened) if typed.keys() == {"no_straggler"} else answer).to_dict()
         found["critical_path"]["longest"] = found["critical_path"]["longest"][:limit]
         return {name: value for name, value in found.items() if name not in ("schema", "run", "ranks")} | _page(
             found["ranks"], limit, offset

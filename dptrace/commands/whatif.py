@@ -209,16 +209,25 @@ def command(
         to.write(_sweep_answer(_swept(run, changes, *several, verbosity)))
         print_notes(run.notes)
         return
-    from dptrace.api import replay_with
-
     with progress("Replaying", verbosity, measured=False):
-        answer = replay_with(run, cast(Options, changes))
+        answer = _replayed(run, changes)
     to.write(_answer(run, answer, all_rows))
     print_notes(run.notes)
     if export is not None:
         _export(answer, export, verbosity, to.force)
     elif to.on_terminal:
         print_hint(f"Next: dptrace critical-path {quoted_paths(paths)}", verbosity)
+
+
+def _replayed(run: Run, changes: dict[str, Any]) -> WhatIf:
+    from dptrace.api import replay_with
+
+    answer = replay_with(run, cast(Options, changes))
+    if {name for name, value in changes.items() if value} - {"all_ranks"} != {"no_straggler"}:
+        return answer
+    from dptrace.replay.findings import with_findings
+
+    return with_findings(answer, run)
 
 
 def _is_of_stages(paths: tuple[str, ...]) -> bool:

@@ -17,6 +17,7 @@ from dptrace.errors import DptraceError
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.gains import GainEstimate, Measurer, late_ranks
 from dptrace.replay.transforms.change import Change, HiddenCollectives
+from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.replay.whatif import replay_of_some
 from dptrace.run.run import Run
 
@@ -50,6 +51,11 @@ class _Change(NamedTuple):
         return self.finding.gain.ns is not None
 
     @property
+    def is_late(self) -> bool:
+        """Whether it is about late ranks."""
+        return self.finding.kind in ("straggler", "jitter")
+
+    @property
     def alone_ns(self) -> int:
         """What it gains alone."""
         return self.finding.gain.ns or 0
@@ -62,6 +68,8 @@ class FindingList:
         self._run, self._taken, self._gained = run, list[Change](), 0
         self._known: dict[Change, GainEstimate] = {}
         self._found: tuple[Finding, ...] | None = None
+        self._shown: list[tuple[_Change, int]] = []
+        """The changes in their order, and what each gains after those above it."""
 
     @cached_property
     def _measurer(self) -> Measurer:
@@ -101,6 +109,30 @@ class FindingList:
             waiting = [replace(one, gain=late[0].finding.gain) for one in measured_waiting(context)]
             late = []
         return _with_unknown(self._ordered(late, found, progress), waiting)
+
+    def of_late_ranks(self) -> str:
+        """Say how much of the gain without any late rank their findings have, and which has most of the rest.
+
+        What several ranks do at once gains nothing without one of them; a finding on what all hosts do has it.
+        """
+        self.found(lambda fraction: None)
+        least = MIN_SHARE * self._measurer.step_ns if self._shown else 0.0
+        shown = sum(ns for one, ns in self._shown if one.is_late)
+        rest = (whole := self._measurer.gain_ns([NoStraggler()])) - shown if self._shown else 0
+        if rest < max(1.0, least):
+            return ""
+        both = {
+            one.alone_ns + whole - self._measurer.gain_ns([one.change, NoStraggler()]): one.finding
+            for one, ns in self._shown
+            if not one.is_late and ns >= least
+        }
+        text = f"Findings on late ranks gain {duration(shown)} of these {duration(whole)} a step"
+        if max(both, default=0) < rest / 2:
+            return f"{text}; the rest comes only with several of them at once."
+        ns, finding = min(rest, max(both)), both[max(both)]
+        what = finding.text.partition(",")[0].rstrip(".")
+        alone = duration(finding.gain.ns or 0)
+        return f"{text}; {duration(ns)} are part of another one, which gains {alone} alone: {what}."
 
     def of_others(self, found: Sequence[Finding], after: bool) -> tuple[Finding, ...]:
         """Return more findings with what each gains, of the run as it was or after those that the list has."""
@@ -142,13 +174,13 @@ class FindingList:
             changes = _parts_first(changes, least)
             needed = {number for number, one in enumerate(changes) if id(one) in first}
             gained = gained if [*map(id, changes)] == order else self._one_after_the_other(changes, least)
+        self._shown = [*self._shown, *zip(changes, gained, strict=True)]
         self._taken += [one.change for one in changes]
         self._gained += sum(gained)
         latest = max((one.lost_ns for one in late), default=0.0)
         listed = []
         for number, (one, ns) in enumerate(zip(changes, gained, strict=True)):
-            is_late = one.finding.kind in ("straggler", "jitter")
-            if not is_late or max(one.alone_ns, ns) >= least or one.lost_ns >= max(1, _HIDDEN * latest):
+            if not one.is_late or max(one.alone_ns, ns) >= least or one.lost_ns >= max(1, _HIDDEN * latest):
                 listed.append(self._after_those_above(one, ns, number in needed))
         progress(1)
         return _with_unknown([*(f for f in listed if not f.is_minor), *(f for f in listed if f.is_minor)], unknown)

@@ -6,18 +6,20 @@ all of them gain together. Every page, table and tool shows this list.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from dptrace.analysis.findings.finding import Finding
+from dptrace.analysis.findings.finding import MIN_SHARE, Finding
 from dptrace.run.answers import stored_answer
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
     from dptrace.replay.finding_list import FindingList
+    from dptrace.replay.whatif import WhatIf
 
 Progress = Callable[[float], None]
 """Called with the fraction that is done."""
@@ -49,6 +51,13 @@ def compute_findings_of(run: Run, *, after: bool = False) -> tuple[Finding, ...]
         return _list_of(run).of_others(detected_in_compute(run), after)
 
     return _once(run, "compute findings after those" if after else "compute findings", found)
+
+
+def with_findings(answer: WhatIf, run: Run) -> WhatIf:
+    """Say in a what-if without any late rank which findings have what it gains, if those on late ranks show less."""
+    notable = answer.can_tell and answer.step_gain_ns >= MIN_SHARE * answer.measured_step_ns
+    note = stored_answer(run, "late ranks", str, lambda: _list_of(run).of_late_ranks()) if notable else ""
+    return dataclasses.replace(answer, notes=(*answer.notes, note)) if note else answer
 
 
 def to_dict(run: Run, memory: bool = False) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dptrace.errors import UsageError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.replay.graph.events import RANK_EVENTS
+from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import write_job
 
 
@@ -51,6 +52,24 @@ def test_the_step_is_predicted(job: Path, arguments: str, fact: str) -> None:
     assert ("dptrace critical-path" in result.stderr) == (arguments == "--compute 2x")
     if "--csv" in arguments:
         assert 1 + 2 * 9 == result.stdout.count("\n")
+
+
+@needs_real_traces
+def test_what_late_ranks_gain_beyond_their_findings_is_said() -> None:
+    """8 H100s: nearly all that is gained without late ranks is part of what all hosts do, which another finding has."""
+    answer = json.loads(whatif(real("sharded_h100_8ranks"), "--no-straggler", "--json").stdout)
+    note = answer["notes"][-1]
+
+    assert "6.37 ms" in note
+    assert "launches kernels late" in note
+    assert 6_370_000 == pytest.approx(answer["step_gain_ns"], abs=5000)
+
+
+def test_of_one_late_rank_nothing_is_left(job: Path) -> None:
+    """Its finding has all that is gained."""
+    answer = json.loads(whatif(job, "--no-straggler", "--json").stdout)
+
+    assert not any("late ranks" in note for note in answer["notes"])
 
 
 def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
