@@ -15,6 +15,7 @@ them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -300,11 +301,15 @@ class Power:
         Recordings are taken to differ as these do; of one a side, as their steps make expect.
         """
         of_one = self.error / np.sqrt(1 / self.recordings[0] + 1 / self.recordings[1])
-        for count in range(2, _MOST_RECORDINGS + 1):
+
+        def is_found(count: int) -> bool:
             noise = Noise(np.ones((1, 1)), np.array([[of_one * np.sqrt(2 / count)]]), 2 * count - 2)
-            if found_at(noise.half_width(np.array([self.level])), noise.error[0], noise.free)[0] <= difference:
-                return count
-        return None
+            found = found_at(noise.half_width(np.array([self.level])), noise.error[0], noise.free)
+            return bool(found[0] <= difference)
+
+        counts = range(2, _MOST_RECORDINGS + 1)
+        place = bisect_left(counts, True, key=is_found)  # more recordings find smaller differences
+        return counts[place] if place < len(counts) else None
 
 
 _MOST_RECORDINGS = 500
