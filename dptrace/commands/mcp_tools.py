@@ -20,7 +20,8 @@ from pydantic import Field, ValidationError
 from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
-from dptrace.readers.discovery import RUN_FILE, confine, is_confined
+from dptrace.readers.discovery import confine, is_confined
+from dptrace.readers.run_file import RUN_FILE
 from dptrace.readers.runs import runs_in
 from dptrace.readers.source import is_url
 from dptrace.replay.options import OPTIONS

@@ -23,14 +23,9 @@ from dptrace.core.notes import Note
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, TraceError
-from dptrace.readers.discovery import (
-    Sources,
-    assign_ranks,
-    raise_unless_left_out,
-    refuse_damage,
-    split_ranks,
-    without_errors,
-)
+from dptrace.load.open import assign_ranks, raise_unless_left_out, split_ranks, without_errors
+from dptrace.load.rank_file import refuse_damage
+from dptrace.readers.discovery import Sources
 from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.decode import Metadata
 from dptrace.readers.kineto.event_schema import code_of

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
+
+import msgspec
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import CorruptArrayFile
@@ -20,16 +22,16 @@ from dptrace.core.notes import GPU_EVENTS, Note, merged
 from dptrace.core.patterns import matches
 from dptrace.core.subprocess_pool import available_cores, available_memory, run_parallel
 from dptrace.core.units import byte_size, listed, plural, sanitize
-from dptrace.errors import DptraceError, TraceError
+from dptrace.errors import DptraceError, SeveralRanksError, TraceError
 from dptrace.load import rank_file
 from dptrace.load.answers import StoredAnswers, identities_of
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
 from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
 from dptrace.readers.communication import communication_names
-from dptrace.readers.discovery import Sources, assign_ranks, find, raise_unless_left_out, split_ranks, without_errors
-from dptrace.readers.source import Source, redact
-from dptrace.readers.storage import copied_files, file_identity
+from dptrace.readers.discovery import Sources, find
+from dptrace.readers.source import Source, file_name, rank_in_name, redact
+from dptrace.readers.storage import container, file_identity
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from dptrace.timeline.model import Timeline
@@ -121,19 +123,23 @@ Progress = Callable[[int, int, str], None]
 
 
 def open_run(
-    paths: Sequence[str], read_options: ReadOptions | None = None, progress: Progress = lambda done, count, name: None
+    paths: Sequence[str],
+    read_options: ReadOptions | None = None,
+    progress: Progress = lambda done, count, name: None,
+    sources: Sources | None = None,
 ) -> Run:
     """Read a run; see :func:`dptrace.open`.
 
     Args:
         progress: called before the first file and after each one, with the number of files done, the number of all
             files, and the name of the file just read (before the first: of the first).
+        sources: the files that *paths* name, where they are known.
     """
     read_options = read_options or ReadOptions()
     # Report an invalid pattern before a long read.
     communication_names((), read_options.comm_patterns)
     read_rules(read_options.phase_labels)
-    sources, results, share = find(paths), dict[int, RankFile | DptraceError](), SharedValues()
+    sources, results, share = sources or find(paths), dict[int, RankFile | DptraceError](), SharedValues()
     found, keeps = sources.files, read_options.cache and not read_options.figures_only
     identities = identities_of(found) if keeps else (None,)
     progress(0, len(sources.files), sources.files[0].name)
@@ -167,8 +173,7 @@ def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name:
     # Damage first: it affects every figure.
     notes = [damage for file in files for damage in file.damage]
     notes += [
-        Note("is a copy of {}; a copy is no further rank: leave it out.", (sanitize(of),), sanitize(copy))
-        for copy, of in copied_files(sources.files).items()
+        Note("is a copy of {}; a copy is no further rank: leave it out.", (of,), copy) for copy, of in _copies(files)
     ]
     notes += map(Note, (*left_out, *contradictions, *_recorder_notes(sources.metadata)))
     notes += guesses
@@ -282,6 +287,13 @@ def _contradictions(ranks: Sequence[int], world_sizes_of_files: Sequence[int]) -
     return [text.format(outside[0], world_sizes[0])] if outside else []
 
 
+def _copies(files: Sequence[RankFile]) -> list[tuple[str, str]]:
+    """Return the path of each file that holds the same events as an earlier one, and the earlier path."""
+    first = dict[bytes, str]()
+    pairs = [(file.path, first.setdefault(file.digest, file.path)) for file in files]
+    return [(path, earlier) for path, earlier in pairs if path != earlier]
+
+
 def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
     present = set(ranks)
     absent = world_size - len(present)
@@ -291,6 +303,116 @@ def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
     listed = ", ".join(map(str, first)) + (f" and {absent - len(first):,} more" if absent > len(first) else "")
     word = "rank" if absent == 1 else "ranks"
     return [f"The job had {plural(world_size, 'rank')}; no trace was read for {word} {listed}."]
+
+
+# Which rank each file is, and what becomes of a file that can't be read.
+
+Value = TypeVar("Value")
+
+_MAX_ERRORS = 5
+"""Unreadable files whose errors are listed."""
+
+
+def raise_unless_left_out(sources: Sources, index: int, error: DptraceError, strict: bool) -> None:
+    """Raise why a file can't be read if it is the only one or the user named it, or where *strict* allows no gap."""
+    if isinstance(error, SeveralRanksError):  # split_ranks lets them be read one by one
+        return
+    alone = len(sources.files) == 1 or sources.files[index] in sources.named
+    if strict or alone or error.exit_code != DptraceError.exit_code:
+        raise error
+
+
+def split_ranks(
+    sources: Sources, found: Mapping[int, Value | DptraceError]
+) -> tuple[Sources, dict[int, Value | DptraceError]]:
+    """Replace each file that turned out to hold several ranks by a source for each of them, with a note.
+
+    Args:
+        found: what each file holds, by its index, or why it can't be read.
+
+    Returns:
+        The sources, and what was read of them, by their new index; the ranks of those files are not read yet.
+    """
+    files, named, notes = list[Source](), set(sources.named), list(sources.notes)
+    read = dict[int, Value | DptraceError]()
+    for index, file in enumerate(sources.files):
+        result = found[index]
+        if not isinstance(result, SeveralRanksError):
+            read[len(files)] = result
+            files.append(file)
+            continue
+        ranks = [file.of_rank(part) for part in result.parts]
+        files += ranks
+        named |= {*ranks} if file in named else set()
+        notes.append(str(result))
+    return msgspec.structs.replace(sources, files=tuple(files), named=frozenset(named), notes=tuple(notes)), read
+
+
+def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) -> tuple[list[Value], list[str]]:
+    """Return what was read, in the order of the files, and the notes on them.
+
+    Args:
+        found: what each file holds, by its index, or why it can't be read.
+
+    Raises:
+        DptraceError: no file can be read.
+    """
+    ordered = [found[index] for index in range(len(sources.files))]
+    errors = [f"Left out: {error}" for error in _by_reason(sources, ordered)]
+    if len(errors) > _MAX_ERRORS + 1:
+        errors[_MAX_ERRORS:] = [f"Left out: {len(errors) - _MAX_ERRORS:,} more files that can't be read."]
+    notes = [*sources.notes, *errors]
+    values = [result for result in ordered if not isinstance(result, DptraceError)]
+    if not values:
+        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
+    return values, notes
+
+
+def _by_reason(sources: Sources, results: Sequence[object]) -> list[str]:
+    """Describe the files that can't be read, those with the same reason together: workers may all lack credentials."""
+    files: dict[str, list[str]] = {}
+    for source, result in zip(sources.files, results, strict=True):
+        if isinstance(result, DptraceError):
+            address = f"{source.address}: "
+            named = address if str(result).startswith(address) else ""
+            files.setdefault(str(result).removeprefix(named), []).append(named)
+    more = {reason: plural(len(named) - 1, "more file") for reason, named in files.items()}
+    return [
+        named[0] + reason if len(named) == 1 else f"{named[0].removesuffix(': ')} and {more[reason]}: {reason}"
+        for reason, named in files.items()
+    ]
+
+
+def assign_ranks(files: Sequence[tuple[str, int | None]]) -> tuple[list[int], list[Note]]:
+    """Assign a rank to each file: from its ``distributedInfo``, else the file's name, else the order.
+
+    Args:
+        files: the path of each, and the rank that it knows.
+
+    Returns:
+        The ranks, in the order of the files, and a sentence on each rank that was guessed.
+
+    Raises:
+        DptraceError: two files claim one rank.
+    """
+    known = [rank if rank is not None else rank_in_name(path) for path, rank in files]
+    owner: dict[int, str] = {}
+    for rank, (path, _) in zip(known, files, strict=True):
+        if rank in owner:
+            raise DptraceError(
+                f"{owner[rank]} and {path} both claim rank {rank}. Name the files of one run, one per rank; two "
+                "captures of one rank are two runs."
+            )
+        if rank is not None:
+            owner[rank] = path
+    free = (rank for rank in range(len(files)) if rank not in owner)
+    ranks = [next(free) if rank is None else rank for rank in known]
+    text = "neither the file nor its name has a rank: assumed rank {}."
+    return ranks, [
+        Note(text, (str(rank),), file_name(path))
+        for (path, _), rank, of_file in zip(files, ranks, known, strict=True)
+        if of_file is None and len(files) > 1
+    ]
 
 
 # How large the files of a run are, before they are read.
@@ -304,10 +426,9 @@ _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip", ".tgz")
 
 def json_bytes(files: Iterable[Source]) -> int | None:
     """Return about how many bytes of JSON the files hold, here or at URLs; None where the size of one is not known."""
-    wholes = {source.container: source.outer() if source.member else source for source in files}
     total = 0
-    for path, whole in wholes.items():
-        identity = None if whole.single_pass else file_identity(whole)
+    for path, source in {source.container: source for source in files}.items():
+        identity = container(source).identity()
         if identity is None:
             return None
         total += int(identity[1]) * (_COMPRESSED if path.lower().endswith(_COMPRESSIONS) else 1)

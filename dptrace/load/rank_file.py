@@ -17,15 +17,15 @@ from msgspec.structs import replace
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.core.array_file import CorruptArrayFile, dumps, load
 from dptrace.core.files import cache_folder, open_part, stale_parts
+from dptrace.core.notes import Note
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import sanitize
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, TraceError
 from dptrace.load.options import ReadOptions
-from dptrace.load.stored_file import RankFile, StoredFile
-from dptrace.readers.discovery import refuse_damage
+from dptrace.load.stored_file import RankFile, StoredFile, digest_of
 from dptrace.readers.formats import read_trace
 from dptrace.readers.source import Source
-from dptrace.readers.storage import file_identity
+from dptrace.readers.storage import Identity, file_identity
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.host_calls import OPERATOR_CALLS, Result, SecondPass, operator_calls
@@ -109,7 +109,11 @@ def fetch(source: Source, key: Sequence[object], type: type[Value], mapped: bool
     Args:
         mapped: map its arrays, instead of copying them to memory.
     """
-    return None if (entry := _entry(source, key)) is None else read_entry(entry, type, mapped)
+    return _fetch(file_identity(source), key, type, mapped)
+
+
+def _fetch(identity: Identity | None, key: Sequence[object], type: type[Value], mapped: bool = True) -> Value | None:
+    return None if identity is None else read_entry(_entry(identity, key), type, mapped)
 
 
 def read_entry(entry: Path, type: type[Value], mapped: bool = True) -> Value | None:
@@ -126,16 +130,22 @@ def read_entry(entry: Path, type: type[Value], mapped: bool = True) -> Value | N
     return None
 
 
-def store(source: Source, key: Sequence[object], value: object, identity: object) -> Path | None:
+def store(source: Source, key: Sequence[object], value: object, identity: Identity | None) -> Path | None:
     """Store *value* and return its entry; None where it cannot be stored (no space, no permission).
 
     Args:
         identity: the source's identity before it was read; nothing is stored for a file that has changed since.
     """
-    entry = _entry(source, key)
-    if entry is None or identity != file_identity(source):
-        return None
-    return store_entry(entry, value)
+    return _store(_unchanged(source, identity), key, value)
+
+
+def _unchanged(source: Source, identity: Identity | None) -> Identity | None:
+    """Return the identity that a file had before it was read; None where it has changed since."""
+    return identity if identity is not None and identity == file_identity(source) else None
+
+
+def _store(identity: Identity | None, key: Sequence[object], value: object) -> Path | None:
+    return None if identity is None else store_entry(_entry(identity, key), value)
 
 
 def store_entry(entry: Path, value: object) -> Path | None:
@@ -174,10 +184,7 @@ def write(value: object, path: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _entry(source: Source, key: Sequence[object]) -> Path | None:
-    identity = file_identity(source)
-    if identity is None:
-        return None
+def _entry(identity: Identity, key: Sequence[object]) -> Path:
     kind = "figures" if tuple(key[-1:]) == _FIGURES else "rank"
     return cache_folder() / f"{_digest((_code(), identity, tuple(key)))}.{kind}"
 
@@ -273,7 +280,7 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
     """
     identity = file_identity(source) if read_options.cache else None
     try:
-        file = _cached(source, read_options) if read_options.cache else None
+        file = _cached(source, read_options, identity)
         if file is not None:
             file = file.with_path(source.address)
             _store_also(source, read_options, None, identity)
@@ -284,10 +291,11 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
             devices = tuple(
                 map(figures_of, build_timelines(trace, trace.rank or 0, patterns.comm, patterns.phase_labels))
             )
-            file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
-            if read_options.cache:
-                _store_file(source, read_options, file, identity)
-                _store_also(source, read_options, trace, identity)
+            digest = digest_of(trace)
+            file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage, digest)
+            identity = _unchanged(source, identity)
+            _store_file(source, read_options, file, identity)
+            _store_also(source, read_options, trace, identity)
             if trace.operators is not None:
                 file = _with_operators(file, trace, source, read_options, identity)
         if read_options.strict:
@@ -295,6 +303,16 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
     except DptraceError as error:
         return error
     return file.only_communication() if read_options.figures_only else file
+
+
+def refuse_damage(path: str, damage: Sequence[Note]) -> None:
+    """Raise an error for a damaged file, as ``--strict`` demands.
+
+    Raises:
+        TraceError: data was truncated, repaired or dropped.
+    """
+    if damage:
+        raise TraceError(f"{path}: damaged, and --strict refuses damaged files: {' '.join(map(str, damage))}")
 
 
 def _key(source: Source, read_options: ReadOptions, figures_only: bool) -> tuple[object, ...]:
@@ -307,56 +325,60 @@ def _key_of(reading: SecondPass[Any], source: Source, patterns: object) -> tuple
     return (source.name, reading.name, patterns)
 
 
-def _cached(source: Source, read_options: ReadOptions) -> RankFile | None:
+def _cached(source: Source, read_options: ReadOptions, identity: Identity | None) -> RankFile | None:
     """Return what the cache holds of a file; figures are copied, since a mapping would keep the whole entry."""
     figures_only = read_options.figures_only
-    stored = fetch(source, _key(source, read_options, figures_only), StoredFile, mapped=not figures_only)
+    stored = _fetch(identity, _key(source, read_options, figures_only), StoredFile, mapped=not figures_only)
     return None if stored is None else stored.whole()
 
 
-def _store_file(source: Source, read_options: ReadOptions, file: RankFile, identity: object) -> None:
-    for figures_only, kept in ((False, file), (True, file.only_communication())):
-        store(source, _key(source, read_options, figures_only), StoredFile.of(kept), identity)
+def _store_file(source: Source, read_options: ReadOptions, file: RankFile, identity: Identity | None) -> None:
+    for figures_only, kept in ((False, file), (True, file.only_communication())) if identity is not None else ():
+        _store(identity, _key(source, read_options, figures_only), StoredFile.of(kept))
 
 
-def _store_also(source: Source, read_options: ReadOptions, trace: Trace | None, identity: object) -> None:
+def _store_also(source: Source, read_options: ReadOptions, trace: Trace | None, identity: Identity | None) -> None:
     """Store what is read next of a file, unless the cache has it; *trace* is what its figures were computed from."""
-    for reading in read_options.also if read_options.cache else ():
+    if identity is None:
+        return
+    for reading in read_options.also:
         key = _key_of(reading, source, read_options.patterns)
-        entry = _entry(source, key)
-        if source.single_pass or (entry is not None and entry.exists()):
+        if _entry(identity, key).exists():
             continue
         if trace is not None and reading.of is not None:
             result = reading.of(trace, source)
         else:
             result = reading.read(source, read_options.patterns)
         if len(result) <= reading.most_cached:
-            store(source, key, result, identity)
+            _store(identity if trace is not None else _unchanged(source, identity), key, result)
 
 
 def cached_rank_file(source: Source, read_options: ReadOptions) -> Path | None:
     """Return the entry of the cache that holds a file's figures; None where none does."""
-    entry = _entry(source, _key(source, read_options, read_options.figures_only)) if read_options.cache else None
+    entry, *_ = entries_of(source, read_options) or (None,)
     return entry if entry is not None and entry.exists() else None
 
 
 def _with_operators(
-    file: RankFile, trace: Trace, source: Source, read_options: ReadOptions, identity: object
+    file: RankFile, trace: Trace, source: Source, read_options: ReadOptions, identity: Identity | None
 ) -> RankFile:
     """Store the operators of a trace for a second look, or else keep them with its figures."""
     operators = operator_calls(trace)
-    if read_options.cache and len(operators) <= OPERATOR_CALLS.most_cached:
-        key = (source.name, OPERATOR_CALLS.name, read_options.patterns)
-        if store(source, key, operators, identity) is not None:
+    if len(operators) <= OPERATOR_CALLS.most_cached:
+        key = _key_of(OPERATOR_CALLS, source, read_options.patterns)
+        if _store(identity, key, operators) is not None:
             return file
     return replace(file, operators=operators)
 
 
 def entries_of(source: Source, read_options: ReadOptions) -> tuple[Path, ...]:
     """Return the entries of all that is wanted of a file, which may not exist; none where it can't be cached."""
+    identity = file_identity(source) if read_options.cache else None
+    if identity is None:
+        return ()
     keys = [_key(source, read_options, read_options.figures_only)]
     keys += [_key_of(reading, source, read_options.patterns) for reading in read_options.also]
-    return tuple(entry for key in keys if read_options.cache and (entry := _entry(source, key)) is not None)
+    return tuple(_entry(identity, key) for key in keys)
 
 
 def is_cached(source: Source, read_options: ReadOptions) -> bool:
@@ -404,10 +426,10 @@ def keep_sent(source: Source, read_options: ReadOptions, sent: SentFile | None) 
         for reading, result in zip(read_options.also, sent.also, strict=True):
             key, stored = _key_of(reading, source, read_options.patterns), None
             if result is not None and len(result) <= reading.most_cached:
-                stored = store(source, key, result, identity)
+                stored = _store(identity, key, result)
             if stored is None and reading.name == OPERATOR_CALLS.name:
                 operators = result
-    file = _cached(source, read_options) or (None if sent is None else sent.file)
+    file = _cached(source, read_options, identity) or (None if sent is None else sent.file)
     if file is None:  # the entry has gone, or this machine does not see it yet
         return load_rank_file(source, read_options)
     return replace(file.with_path(source.address), operators=operators)
@@ -443,16 +465,15 @@ class FileRereader(msgspec.Struct, frozen=True):
 
     @collection_paused()
     def _read(self, source: Source, reading: SecondPass[Result]) -> Result | None:
-        patterns, cached = self.read_options.patterns, self.read_options.cache
+        patterns, identity = self.read_options.patterns, file_identity(source) if self.read_options.cache else None
         key = _key_of(reading, source, patterns)
-        result = fetch(source, key, reading.type) if cached else None
+        result = _fetch(identity, key, reading.type)
         if result is not None:
             return result
         try:
-            identity = file_identity(source) if cached else None
             result = reading.read(source, patterns)
         except (DptraceError, OSError):  # the file has changed or gone since the run was opened
             return None
-        if cached and len(result) <= reading.most_cached:
+        if len(result) <= reading.most_cached:
             store(source, key, result, identity)
         return result

@@ -7,6 +7,7 @@ has the list: it is stored once a file, and in memory one object stands for all 
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.notes import Note
 from dptrace.core.units import sanitize
+from dptrace.readers.trace import Trace
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Collective, Timeline
 
@@ -33,6 +35,8 @@ class RankFile(msgspec.Struct, frozen=True):
     devices: tuple[DeviceFigures, ...]
     damage: tuple[Note, ...] = ()
     """What was truncated, repaired or dropped while reading, a sentence each."""
+    digest: bytes = b""
+    """Of its rank and events: a copy has the same."""
     operators: OperatorCalls | None = None
     """Its operators, where they were read in the same pass and are not in the cache."""
 
@@ -48,6 +52,14 @@ class RankFile(msgspec.Struct, frozen=True):
     def _each(self, change: Callable[[Timeline], Timeline]) -> RankFile:
         devices = tuple(replace(device, timeline=change(device.timeline)) for device in self.devices)
         return replace(self, devices=devices)
+
+
+def digest_of(trace: Trace) -> bytes:
+    """Return what two files share only where they hold the same events of one rank."""
+    digest = blake2b(repr((trace.rank, trace.names)).encode("utf-8", "surrogateescape"), digest_size=16)
+    for column in (trace.start_ns, trace.end_ns, trace.name):
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.digest()
 
 
 class StoredFile(msgspec.Struct, frozen=True):

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import glob
-import json
-import math
 import os
 import re
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from dptrace.core.files import STANDARD_INPUT, note_inputs, unreadable
-from dptrace.core.notes import Note
-from dptrace.core.units import listed, plural, sanitize
-from dptrace.errors import DptraceError, SeveralRanksError, TraceError, UsageError
+from dptrace.core.units import listed
+from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import (
     DATABASE_SUFFIXES,
     FORMATS,
@@ -30,108 +27,9 @@ from dptrace.readers.formats import (
     is_flight_dump,
 )
 from dptrace.readers.nsight_export import exported, is_export, sources_of, work_in
-from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, redact
-from dptrace.readers.storage import ARCHIVE_DAMAGE, COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members, open_source
-
-# Read ``run.json``, which people edit and other tools write: what figures read of it has the types they expect.
-
-RUN_FILE = "run.json"
-_UNREADABLE: tuple[type[Exception], ...] = (*ARCHIVE_DAMAGE, DptraceError, RecursionError)
-
-_NUMBER = (int, float)
-_RANK: dict[str, Any] = {
-    **dict.fromkeys(("rank", "node", "local_rank", "threads", "recorded_steps"), int),
-    **dict.fromkeys(("host", "device", "file"), str),
-    **dict.fromkeys(("memory", "coordinates", "pipeline", "experts", "ddp"), dict),
-    "flops": {"hardware": _NUMBER, "model": _NUMBER, "dtype": str},
-    "unprofiled_ns": [_NUMBER],
-    "profiled_ns": [_NUMBER],
-    "core_wait_ns": [_NUMBER],
-    "overhead_windows": [dict],
-}
-_RUN: dict[str, Any] = {
-    **dict.fromkeys(("status", "created", "mode", "script", "model", "backend"), str),
-    **dict.fromkeys(("schema", "nnodes", "world_size", "parameters"), int),
-    **dict.fromkeys(("versions", "ddp", "schedule", "failure"), dict),
-    "profiler_overhead": _NUMBER,
-    "options": {"batch_size": _NUMBER, "tokens_per_sample": _NUMBER},
-    "links": {"busbw_gbps": _NUMBER, "busbw_gbps_by_kind": dict},
-    "command": [str],
-    "losses": [_NUMBER],
-    "notes": [str],
-    "restarts": [dict],
-    "ranks": [_RANK],
-}
-"""The types of docs/reference/run-folder.md: a list is one of such values, an object may have further keys; each may be
-null."""
-_MAX_SHOWN = 100
-"""Characters of a value that a note shows."""
-_NAMES = {int: "a whole number", str: "a text", dict: "an object", list: "a list", _NUMBER: "a number"}
-
-
-def read_run_file(file: Source) -> tuple[dict[str, Any], list[str]]:
-    """Return the contents of a ``run.json``, without values of a wrong type, and a sentence on what is wrong in it."""
-    infinite: dict[str, None] = {}
-
-    def number(text: str) -> int | float | None:
-        value = float(text)
-        if not math.isfinite(value):
-            return infinite.setdefault(text)
-        return int(text) if text.lstrip("-").isdigit() and abs(value) < 1 << 63 else value
-
-    try:
-        with open_source(file) as stream:
-            text = stream.read().decode("utf-8-sig")
-        content = json.loads(text, parse_constant=infinite.setdefault, parse_float=number, parse_int=number)
-    except _UNREADABLE as error:
-        reason = str(error).removeprefix(f"{file.address}: can't be read: ").rstrip(".")
-        return {}, [f"{RUN_FILE} can't be read ({reason}); the traces are shown without it."]
-    if not isinstance(content, dict):
-        return {}, [f"{RUN_FILE} holds no object, but {_shown(content)}; the traces are shown without it."]
-    notes, wrong = [], list[str]()
-    if infinite:
-        notes.append(f"{RUN_FILE} holds {listed([*map(_short, infinite)])}, which JSON does not have; read as null.")
-    _drop_wrong(content, _RUN, "", wrong)
-    if wrong:
-        notes.append(f"{RUN_FILE}: left out, since its type is wrong: {listed([*map(_short, wrong)], separator='; ')}.")
-    return content, notes
-
-
-def _drop_wrong(values: dict[str, Any], kinds: dict[str, Any], place: str, wrong: list[str]) -> None:
-    """Remove the values of a wrong type from an object, and describe each."""
-    for key, kind in kinds.items():
-        value, name = values.get(key), f"{place}{key}"
-        outer = list if isinstance(kind, list) else dict if isinstance(kind, dict) else kind
-        if value is None:
-            continue
-        if not _is(value, outer):
-            wrong.append(f"{name} is {_shown(value)}, not {_NAMES[outer]}")
-            del values[key]
-        elif isinstance(kind, dict):
-            _drop_wrong(value, kind, f"{name}.", wrong)
-        elif isinstance(kind, list):
-            inner = dict if isinstance(kind[0], dict) else kind[0]
-            for number, element in enumerate(value):
-                if element is not None and not _is(element, inner):
-                    wrong.append(f"{name}[{number}] is {_shown(element)}, not {_NAMES[inner]}")
-                elif isinstance(kind[0], dict) and element is not None:
-                    _drop_wrong(element, kind[0], f"{name}[{number}].", wrong)
-            values[key] = [element for element in value if element is None or _is(element, inner)]
-
-
-def _is(value: object, kind: Any) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    return _NAMES[type(value)] if isinstance(value, (dict, list)) else _short(json.dumps(value))
-
-
-def _short(text: str) -> str:
-    return sanitize(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
-
-
-Value = TypeVar("Value")
+from dptrace.readers.run_file import RUN_FILE, join_run_files, read_run_file
+from dptrace.readers.source import STDIN, Source, from_file_url, is_url, last_part, rank_in_name, redact
+from dptrace.readers.storage import COMPRESSED_TARS, SEEKABLE_ARCHIVES, is_archive, members
 
 _KINDS = (*(known.suffixes for known in FORMATS), DATABASE_SUFFIXES, REPORT_SUFFIXES, SEEKABLE_ARCHIVES)
 """Ends of the names of files that hold traces, by kind, in lower case."""
@@ -144,12 +42,9 @@ _MAX_DUMPS = 100
 """Files of a folder without traces that are looked at for dumps."""
 _DUMP_START = 1 << 16
 """Bytes that tell a dump of torch's flight recorder: they hold its list of groups, also of many ranks."""
-_MAX_ERRORS = 5
-"""Unreadable files whose errors are listed."""
 MAX_LEVELS = 3
 """Levels of a folder that are searched: its own files, and those of folders and their folders in it."""
 _EXTENSIONS = ", ".join([*(extension for known in FORMATS for extension in known.extensions), *DATABASE_SUFFIXES])
-_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -218,7 +113,7 @@ def find(paths: Sequence[str]) -> Sources:
             infos.append(metadata)
             notes += remarks
     _refuse_other_runs(dict.fromkeys(exports))
-    sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), _joined(infos), tuple(notes), run_file)
+    sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), join_run_files(infos), tuple(notes), run_file)
     note_inputs([*sources.local_files(), *reports])
     return sources
 
@@ -276,37 +171,6 @@ def path_text(path: str | os.PathLike[str]) -> str:
     text = str(path)
     is_a_name = not isinstance(path, str) and text.startswith("~") and os.path.lexists(PurePath(text).parts[0])
     return os.path.join(os.curdir, text) if is_a_name else text
-
-
-def _joined(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the first run.json, with the ranks that the job's other machines kept because they share no folder."""
-    joined, *others = infos or [{}]
-    for other in others:
-        known, more = _ranks_of(joined), _ranks_of(other)
-        same = all(joined.get(key) == other.get(key) for key in ("world_size", "nnodes", "mode", "model", "schedule"))
-        if not same or not more or known.keys() & more.keys():
-            continue
-        joined = joined | {
-            "ranks": [entry for _, entry in sorted((known | more).items())],
-            "notes": [
-                *dict.fromkeys(
-                    note for info in (joined, other) for note in info.get("notes") or () if isinstance(note, str)
-                )
-            ],
-            "losses": [],  # the means over the ranks of one machine
-        }
-        if other.get("status") == "failed":
-            joined |= {"status": "failed", "failure": other.get("failure")}
-    return joined
-
-
-def _ranks_of(info: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    entries = info.get("ranks")
-    return {
-        entry["rank"]: entry
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict) and type(entry.get("rank")) is int
-    }
 
 
 _confined_to: str = ""
@@ -556,125 +420,3 @@ def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
         "stopped before it wrote any? Record one with: dptrace record"
     )
     return DptraceError(" ".join([advice, *notes]))
-
-
-def raise_unless_left_out(sources: Sources, index: int, error: DptraceError, strict: bool) -> None:
-    """Raise why a file can't be read if it is the only one or the user named it, or where *strict* allows no gap."""
-    if isinstance(error, SeveralRanksError):  # split_ranks lets them be read one by one
-        return
-    alone = len(sources.files) == 1 or sources.files[index] in sources.named
-    if strict or alone or error.exit_code != DptraceError.exit_code:
-        raise error
-
-
-def split_ranks(
-    sources: Sources, found: Mapping[int, Value | DptraceError]
-) -> tuple[Sources, dict[int, Value | DptraceError]]:
-    """Replace each file that turned out to hold several ranks by a source for each of them, with a note.
-
-    Args:
-        found: what each file holds, by its index, or why it can't be read.
-
-    Returns:
-        The sources, and what was read of them, by their new index; the ranks of those files are not read yet.
-    """
-    files, named, notes = list[Source](), set(sources.named), list(sources.notes)
-    read = dict[int, Value | DptraceError]()
-    for index, file in enumerate(sources.files):
-        result = found[index]
-        if not isinstance(result, SeveralRanksError):
-            read[len(files)] = result
-            files.append(file)
-            continue
-        ranks = [file.of_rank(part) for part in result.parts]
-        files += ranks
-        named |= {*ranks} if file in named else set()
-        notes.append(str(result))
-    return replace(sources, files=tuple(files), named=frozenset(named), notes=tuple(notes)), read
-
-
-def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) -> tuple[list[Value], list[str]]:
-    """Return what was read, in the order of the files, and the notes on them.
-
-    Args:
-        found: what each file holds, by its index, or why it can't be read.
-
-    Raises:
-        DptraceError: no file can be read.
-    """
-    ordered = [found[index] for index in range(len(sources.files))]
-    errors = [f"Left out: {error}" for error in _by_reason(sources, ordered)]
-    if len(errors) > _MAX_ERRORS + 1:
-        errors[_MAX_ERRORS:] = [f"Left out: {len(errors) - _MAX_ERRORS:,} more files that can't be read."]
-    notes = [*sources.notes, *errors]
-    values = [result for result in ordered if not isinstance(result, DptraceError)]
-    if not values:
-        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
-    return values, notes
-
-
-def _by_reason(sources: Sources, results: Sequence[object]) -> list[str]:
-    """Describe the files that can't be read, those with the same reason together: workers may all lack credentials."""
-    files: dict[str, list[str]] = {}
-    for source, result in zip(sources.files, results, strict=True):
-        if isinstance(result, DptraceError):
-            address = f"{source.address}: "
-            named = address if str(result).startswith(address) else ""
-            files.setdefault(str(result).removeprefix(named), []).append(named)
-    more = {reason: plural(len(named) - 1, "more file") for reason, named in files.items()}
-    return [
-        named[0] + reason if len(named) == 1 else f"{named[0].removesuffix(': ')} and {more[reason]}: {reason}"
-        for reason, named in files.items()
-    ]
-
-
-def refuse_damage(path: str, damage: Sequence[Note]) -> None:
-    """Raise an error for a damaged file, as ``--strict`` demands.
-
-    Raises:
-        TraceError: data was truncated, repaired or dropped.
-    """
-    if damage:
-        raise TraceError(f"{path}: damaged, and --strict refuses damaged files: {' '.join(map(str, damage))}")
-
-
-def assign_ranks(files: Sequence[tuple[str, int | None]]) -> tuple[list[int], list[Note]]:
-    """Assign a rank to each file: from its ``distributedInfo``, else the file's name, else the order.
-
-    Args:
-        files: the path of each, and the rank that it knows.
-
-    Returns:
-        The ranks, in the order of the files, and a sentence on each rank that was guessed.
-
-    Raises:
-        DptraceError: two files claim one rank.
-    """
-    known = [rank if rank is not None else rank_in_name(path) for path, rank in files]
-    owner: dict[int, str] = {}
-    for rank, (path, _) in zip(known, files, strict=True):
-        if rank in owner:
-            raise DptraceError(
-                f"{owner[rank]} and {path} both claim rank {rank}. Name the files of one run, one per rank; two "
-                "captures of one rank are two runs."
-            )
-        if rank is not None:
-            owner[rank] = path
-    free = (rank for rank in range(len(files)) if rank not in owner)
-    ranks = [next(free) if rank is None else rank for rank in known]
-    text = "neither the file nor its name has a rank: assumed rank {}."
-    return ranks, [
-        Note(text, (str(rank),), _name_of(path))
-        for (path, _), rank, of_file in zip(files, ranks, known, strict=True)
-        if of_file is None and len(files) > 1
-    ]
-
-
-def rank_in_name(path: str) -> int | None:
-    found = _RANK_IN_NAME.findall(_name_of(path))
-    return int(found[-1]) if found and len(found[-1]) < 7 else None
-
-
-def _name_of(path: str) -> str:
-    """Return the last part of a trace's address, or of its name in an archive."""
-    return last_part(path).rpartition("!")[2]

@@ -10,11 +10,12 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from io import BufferedReader
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from dptrace.errors import AccessError, DptraceError, MissingExtraError, TraceError
-from dptrace.readers.source import Source, is_url, redact
+from dptrace.readers.source import is_url, redact
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -36,40 +37,46 @@ _PACKAGES = {
 }
 
 
-def open_stream(source: Source) -> BinaryIO:
-    """Open a file for reading from start to end; the next bytes are fetched ahead."""
-    with _translate_errors(source):
-        system, path = _file_system(source.place)
-        # Over HTTP, one response read as a stream needs no server with range requests.
-        stream = system.open(path, "rb", **({"block_size": 0} if "http" in system.protocol else _AHEAD))
-    return BufferedReader(_RemoteStream(stream, source), _BUFFER)
-
-
 _WHOLE_ONLY = "its server sends whole files only, and an archive needs random access; download it first."
 
 
-def open_seekable(source: Source) -> BinaryIO:
-    """Open a file for random access, which an archive needs, and which a server of whole files refuses."""
-    with _translate_errors(source):
-        system, path = _file_system(source.place)
-        stream = system.open(path, "rb", block_size=_BUFFER)
-        if not stream.seekable():
-            stream.close()
-            raise TraceError(f"{source.address}: can't be read: {_WHOLE_ONLY}")
-    return BufferedReader(_RemoteStream(stream, source), _BUFFER)
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file at a URL."""
 
+    address: str
+    """The URL without secrets."""
+    url: str = field(repr=False)
 
-def identity(source: Source) -> tuple[str | int, ...] | None:
-    """Return address, size and other values that change with the file; None if the server reports too few."""
-    try:
-        system, path = _file_system(source.place)
-        info = system.info(path)
-        changing = [str(info[key]) for key in _CHANGING if info.get(key)]
-        changing = changing or [str(system.modified(path).timestamp())]
-    except Exception:  # of any file system: the file is then not cached, and reading it reports the error
-        return None
-    size = info.get("size")
-    return (source.address, size, *changing) if type(size) is int else None
+    def open(self) -> BinaryIO:
+        """Open the file for reading from start to end; the next bytes are fetched ahead."""
+        with _translate_errors(self.address):
+            system, path = _file_system(self.url)
+            # Over HTTP, one response read as a stream needs no server with range requests.
+            stream = system.open(path, "rb", **({"block_size": 0} if "http" in system.protocol else _AHEAD))
+        return BufferedReader(_RemoteStream(stream, self.address), _BUFFER)
+
+    def open_seekable(self) -> BinaryIO:
+        """Open the file for random access, which an archive needs, and which a server of whole files refuses."""
+        with _translate_errors(self.address):
+            system, path = _file_system(self.url)
+            stream = system.open(path, "rb", block_size=_BUFFER)
+            if not stream.seekable():
+                stream.close()
+                raise TraceError(f"{self.address}: can't be read: {_WHOLE_ONLY}")
+        return BufferedReader(_RemoteStream(stream, self.address), _BUFFER)
+
+    def identity(self) -> tuple[str | int, ...] | None:
+        """Return address, size and other values that change with the file; None if the server reports too few."""
+        try:
+            system, path = _file_system(self.url)
+            info = system.info(path)
+            changing = [str(info[key]) for key in _CHANGING if info.get(key)]
+            changing = changing or [str(system.modified(path).timestamp())]
+        except Exception:  # of any file system: the file is then not cached, and reading it reports the error
+            return None
+        size = info.get("size")
+        return (self.address, size, *changing) if type(size) is int else None
 
 
 _CHANGING = ("ETag", "etag", "md5Hash", "checksum", "blob_id", "mtime", "LastModified", "last_modified", "updated")
@@ -77,14 +84,14 @@ _CHANGING = ("ETag", "etag", "md5Hash", "checksum", "blob_id", "mtime", "LastMod
 
 def is_folder(url: str) -> bool:
     """Return whether a URL is a folder, or a prefix of files."""
-    with _translate_errors(Source.of(url)):
+    with _translate_errors(redact(url)):
         system, path = _file_system(url)
         return bool(system.isdir(path))
 
 
 def list_files(url: str, in_subfolders: bool = False) -> list[str]:
     """List the URLs of the files in a folder, or in its subfolders, sorted by name."""
-    with _translate_errors(Source.of(url)):
+    with _translate_errors(redact(url)):
         system, path = _file_system(url)
         found = _files(system, path)
         if in_subfolders:
@@ -105,7 +112,7 @@ def _files(system: Any, path: str) -> list[dict[str, Any]]:
 
 def glob_files(url: str) -> list[str]:
     """List the URLs of the files that a glob matches, sorted by name."""
-    with _translate_errors(Source.of(url)):
+    with _translate_errors(redact(url)):
         system, path = _file_system(url)
         if system.exists(path):
             return [url]
@@ -151,7 +158,7 @@ def _options(scheme: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _translate_errors(source: Source) -> Iterator[None]:
+def _translate_errors(address: str) -> Iterator[None]:
     """Turn the exceptions of any file system into a TraceError without the secrets in their messages."""
     try:
         yield
@@ -159,7 +166,7 @@ def _translate_errors(source: Source) -> Iterator[None]:
         raise
     except Exception as error:
         kind = AccessError if _is_denied(_cause(error)) else TraceError
-        raise kind(f"{source.address}: {_why(error)}") from None
+        raise kind(f"{address}: {_why(error)}") from None
 
 
 _BY_NAME = {
@@ -221,8 +228,8 @@ def _redact_urls(text: str) -> str:
 class _RemoteStream(io.RawIOBase):
     """A file of any file system as a raw stream, whose failed reads are TraceErrors."""
 
-    def __init__(self, file: IO[bytes], source: Source) -> None:
-        self._file, self._source, self._received = file, source, 0
+    def __init__(self, file: IO[bytes], address: str) -> None:
+        self._file, self._address, self._received = file, address, 0
 
     def readable(self) -> bool:
         return True
@@ -245,7 +252,7 @@ class _RemoteStream(io.RawIOBase):
             why = _why(error)
             if _WHOLE_ONLY not in why and self._received:
                 why = f"transfer ended after {self._received:,} bytes: {why}"
-            raise TraceError(f"{self._source.address}: {why}") from None
+            raise TraceError(f"{self._address}: {why}") from None
         view[: len(data)] = data
         self._received += len(data)
         return len(data)

@@ -16,10 +16,11 @@ from pathlib import Path
 import msgspec
 
 from dptrace.errors import TraceError
-from dptrace.readers.discovery import MAX_LEVELS, RUN_FILE, is_confined, kind_of, may_be_trace, rank_in_name
+from dptrace.readers.discovery import MAX_LEVELS, is_confined, kind_of, may_be_trace
 from dptrace.readers.formats import BASELINE, DATABASE_SUFFIXES, FORMATS
 from dptrace.readers.nsight_export import work_in
-from dptrace.readers.source import Source
+from dptrace.readers.run_file import RUN_FILE
+from dptrace.readers.source import Source, rank_in_name
 from dptrace.readers.storage import DAMAGE, is_archive
 from dptrace.readers.stream import open_decompressed
 

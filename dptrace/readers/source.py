@@ -20,6 +20,7 @@ _WEB = re.compile(r"(?:https?|ftp|sftp|ssh|smb|webdav)$", re.IGNORECASE)
 _SAFE_QUERY_KEYS = frozenset({"alt", "download", "file", "filename", "name", "path", "rank", "revision", "versionid"})
 """Query parameters whose values are shown, since they name a file; any other may be a secret."""
 _HIDDEN = "…"
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
 
 
 def is_url(text: str) -> bool:
@@ -67,6 +68,17 @@ def last_part(address: str) -> str:
     if link.lower().startswith("http"):
         path = re.split(r"[?#]", path)[0].rstrip("/")
     return unquote(path.rsplit("/", 1)[-1])
+
+
+def rank_in_name(address: str) -> int | None:
+    """Return the rank in a file's name; None without one."""
+    found = _RANK_IN_NAME.findall(file_name(address))
+    return int(found[-1]) if found and len(found[-1]) < 7 else None
+
+
+def file_name(address: str) -> str:
+    """Return the last part of a trace's address, or of its name in an archive."""
+    return last_part(address).rpartition("!")[2]
 
 
 def from_file_url(url: str) -> str | None:

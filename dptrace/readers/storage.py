@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import importlib
 import io
 import os
@@ -13,12 +12,13 @@ import weakref
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Protocol
 
 from dptrace.core.files import unreadable
 from dptrace.errors import TraceError
@@ -41,104 +41,132 @@ ARCHIVE_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, RuntimeError, ValueError
 """Raised for a damaged archive, and for one of an unknown version or compression."""
 
 
+Identity = tuple[str | int, ...]
+"""Values that change with a file: its path or URL, its size, times."""
+
+
+class Location(Protocol):
+    """Where a file's bytes are.
+
+    :meth:`open` raises a TraceError where the file or its archive is missing, a folder, damaged, encrypted or a bomb,
+    or can't be read, and a MissingExtraError where the package for such URLs is not installed.
+    """
+
+    @property
+    def address(self) -> str:
+        """The address in messages."""
+
+    def open(self) -> AbstractContextManager[Any]:
+        """Open the stored bytes, which may be compressed; the stream can ``peek`` and ``read1``."""
+
+    def identity(self) -> Identity | None:
+        """Return values that change with the file; None where they are unknown."""
+
+
+class Container(Location, Protocol):
+    """A location that may be an archive."""
+
+    def __hash__(self) -> int:
+        """Return the same for equal locations."""
+
+    def open_seekable(self) -> BinaryIO:
+        """Open it for random access; the stream can ``seek``."""
+
+
+def location(source: Source) -> Location:
+    """Return where a source's bytes are; those of one rank are where the whole file is."""
+    if source.member:
+        return ArchiveMember(source.whole().address, container(source), source.member)
+    return StandardInput() if source.place == STDIN else container(source.whole())
+
+
+def container(source: Source) -> Container:
+    """Return the file on this machine or at a URL that the source is, or is in."""
+    outer = source.outer() if source.member else source
+    return remote.RemoteFile(outer.address, outer.place) if outer.remote else LocalFile(outer.address)
+
+
 def open_source(source: Source) -> AbstractContextManager[Any]:
-    """Open the stored bytes, which may be compressed; the stream can ``peek`` and ``read1``.
-
-    Raises:
-        TraceError: the file or its archive is missing, a folder, damaged, encrypted or a bomb, or can't be read.
-        MissingExtraError: the package for such URLs is not installed.
-    """
-    if source.part:
-        return open_source(source.whole())
-    if source.member:
-        return _contents(source.outer()).opened(source)
-    if source.remote:
-        return remote.open_stream(source)
-    return _standard_input() if source.place == STDIN else _open_file(source.address)
+    """Open the stored bytes of a source, as :meth:`Location.open` says."""
+    return location(source).open()
 
 
-def open_seekable(source: Source) -> BinaryIO:
-    """Open the archive that the file is in, or the file itself; the stream can ``seek``.
-
-    Raises:
-        TraceError: it is missing, a folder, or can't be read.
-        MissingExtraError: the package for such URLs is not installed.
-    """
-    outer = source.outer()
-    return remote.open_seekable(outer) if outer.remote else _open_file(outer.address)
-
-
-def file_identity(source: Source) -> tuple[str | int, ...] | None:
+def file_identity(source: Source) -> Identity | None:
     """Return values that change with the file: path, size, times; None where they are unknown."""
-    if source.part:
-        whole = file_identity(source.whole())
-        return None if whole is None else (*whole, source.part)
-    if source.member:
-        outer = file_identity(source.outer())
-        return None if outer is None else (*outer, source.member)
-    if source.remote:
-        return remote.identity(source)
-    if source.place == STDIN:
-        return None
-    try:
-        path = os.path.realpath(source.address)
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    identity = location(source).identity()
+    return (*identity, source.part) if identity is not None and source.part else identity
 
 
-def copied_files(sources: Iterable[Source]) -> dict[str, str]:
-    """Return the path of each file on this machine that holds the same bytes as an earlier one, and the earlier path.
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file on this machine, or a pipe."""
 
-    Only files of equal size and equal last bytes are read, of other files nothing.
-    """
-    sizes: dict[int, list[str]] = {}
-    for source in {one.container: one for one in sources if not (one.remote or one.single_pass)}.values():
-        if (identity := file_identity(source.outer() if source.member else source)) is not None:
-            sizes.setdefault(int(identity[1]), []).append(source.container)
-    found, first = dict[str, str](), dict[tuple[int, bytes], str]()
-    for size, paths in sizes.items():
-        for path in paths if len(paths) > 1 else ():
-            with suppress(OSError):
-                with Path(path).open("rb") as file:
-                    file.seek(max(size - _LAST_BYTES, 0))
-                    earlier = first.setdefault((size, file.read()), path)
-                if earlier != path and filecmp.cmp(earlier, path, shallow=False):
-                    found[path] = earlier
-    return found
+    address: str
 
+    def open(self) -> BinaryIO:
+        """Open the file."""
+        try:
+            return Path(self.address).open("rb")
+        except FileNotFoundError:
+            raise TraceError(f"{self.address}: no such file.") from None
+        except IsADirectoryError:
+            raise TraceError(f"{self.address}: is a folder, not a trace file.") from None
+        except (OSError, ValueError) as error:
+            raise TraceError(unreadable(self.address, error)) from None
 
-_LAST_BYTES = 4096
-"""A gzipped file ends with a checksum of all of it."""
+    open_seekable = open
 
-
-def _open_file(path: str) -> BinaryIO:
-    try:
-        return Path(path).open("rb")
-    except FileNotFoundError:
-        raise TraceError(f"{path}: no such file.") from None
-    except IsADirectoryError:
-        raise TraceError(f"{path}: is a folder, not a trace file.") from None
-    except (OSError, ValueError) as error:
-        raise TraceError(unreadable(path, error)) from None
+    def identity(self) -> Identity | None:
+        """Return path, size, times and inode."""
+        try:
+            path = os.path.realpath(self.address)
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-def _standard_input() -> BinaryIO:
-    if sys.stdin is None or sys.stdin.closed:
-        raise TraceError("standard input: is closed; pipe a trace into dptrace.")
-    if sys.stdin.isatty():
-        raise TraceError("standard input: is a terminal; pipe a trace into dptrace: zcat rank0.json.gz | dptrace …")
-    # A copy, so that closing it leaves the process's stdin open.
-    try:
-        return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
-    except (OSError, io.UnsupportedOperation):  # stdin is not a file, as in a notebook or a test
-        return BufferedReader(io.BytesIO(sys.stdin.buffer.read()))
+class StandardInput:
+    """What is piped into this process; its bytes can be read once."""
+
+    address = "standard input"
+
+    def open(self) -> BinaryIO:
+        """Open a copy, so that closing it leaves the process's own open."""
+        if sys.stdin is None or sys.stdin.closed:
+            raise TraceError("standard input: is closed; pipe a trace into dptrace.")
+        if sys.stdin.isatty():
+            raise TraceError("standard input: is a terminal; pipe a trace into dptrace: zcat rank0.json.gz | dptrace …")
+        try:
+            return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+        except (OSError, io.UnsupportedOperation):  # stdin is not a file, as in a notebook or a test
+            return BufferedReader(io.BytesIO(sys.stdin.buffer.read()))
+
+    def identity(self) -> None:
+        """Return None: nothing is known before it is read."""
 
 
-# Traces in a zip or tar archive, read without unpacking to disk.
+@dataclass(frozen=True, slots=True)
+class ArchiveMember:
+    """A file in a zip or tar archive, which is not unpacked to disk."""
+
+    address: str
+    archive: Container
+    name: str
+
+    def open(self) -> AbstractContextManager[IO[bytes]]:
+        """Open the file in its archive, whose directory is read once for all files."""
+        return _contents(self.archive).opened(self)
+
+    def identity(self) -> Identity | None:
+        """Return the identity of the archive, and the name in it."""
+        identity = self.archive.identity()
+        return None if identity is None else (*identity, self.name)
+
+
+# What zip and tar archives hold.
 
 _TAR = ".tar"
 SEEKABLE_ARCHIVES = (".zip", _TAR)
@@ -163,7 +191,7 @@ def members(archive: Source) -> list[str]:
     Raises:
         TraceError: the archive is missing, damaged, or of a kind without random access.
     """
-    names = _contents(archive).names
+    names = _contents(container(archive)).names
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise TraceError(f"{archive.address}: holds {twice} more than once; unpack it, or remove one of them.")
@@ -173,8 +201,8 @@ def members(archive: Source) -> list[str]:
 class _Zip:
     """A zip archive. Its file stays open, since zipfile reads the whole directory before it opens a member."""
 
-    def __init__(self, archive: Source) -> None:
-        whole = open_seekable(archive)
+    def __init__(self, archive: Container) -> None:
+        whole = archive.open_seekable()
         try:
             with _translate_errors(archive):
                 self._archive = zipfile.ZipFile(whole)
@@ -186,9 +214,9 @@ class _Zip:
         self.names = [name for name in self._archive.namelist() if name and not name.endswith("/")]
 
     @contextmanager
-    def opened(self, file: Source) -> Iterator[IO[bytes]]:
+    def opened(self, file: ArchiveMember) -> Iterator[IO[bytes]]:
         with _translate_errors(file):
-            info = self._archive.getinfo(file.member)
+            info = self._archive.getinfo(file.name)
             if info.flag_bits & 1:
                 raise TraceError(f"{file.address}: is encrypted; unpack the archive with its password first.")
             if info.file_size > max(_MAX_UNCHECKED, info.compress_size * _MAX_RATIO):
@@ -204,9 +232,9 @@ class _Zip:
 class _Tar:
     """The headers of a tar archive."""
 
-    def __init__(self, archive: Source) -> None:
+    def __init__(self, archive: Container) -> None:
         with (
-            open_seekable(archive) as whole,
+            archive.open_seekable() as whole,
             _translate_errors(archive),
             tarfile.open(fileobj=whole, mode="r:") as contents,
         ):
@@ -215,12 +243,12 @@ class _Tar:
         self.names = [header.name for header in headers if header.isfile()]
 
     @contextmanager
-    def opened(self, file: Source) -> Iterator[IO[bytes]]:
+    def opened(self, file: ArchiveMember) -> Iterator[IO[bytes]]:
         # Opened again, since two members that share a file would move each other's position.
         with ExitStack() as stack:
-            whole = stack.enter_context(open_seekable(file))
+            whole = stack.enter_context(file.archive.open_seekable())
             with _translate_errors(file):
-                header = self._headers[file.member]
+                header = self._headers[file.name]
                 contents = stack.enter_context(tarfile.open(fileobj=whole, mode="r:"))
                 stream = contents.extractfile(header)
             if stream is None:
@@ -228,19 +256,19 @@ class _Tar:
             yield stack.enter_context(stream)
 
 
-def _contents(archive: Source) -> _Zip | _Tar:
+def _contents(archive: Container) -> _Zip | _Tar:
     """Return what an archive holds; it is read once for all of its members."""
-    identity = file_identity(archive)
+    identity = archive.identity()
     # A forked process has its own, since it would move this one's position in the file.
     return _read(archive) if identity is None else _reread_if_changed(archive, identity, os.getpid())
 
 
 @lru_cache(maxsize=1)
-def _reread_if_changed(archive: Source, identity: tuple[str | int, ...], process: int) -> _Zip | _Tar:
+def _reread_if_changed(archive: Container, identity: Identity, process: int) -> _Zip | _Tar:
     return _read(archive)
 
 
-def _read(archive: Source) -> _Zip | _Tar:
+def _read(archive: Container) -> _Zip | _Tar:
     name = archive.address.lower().split("?")[0]
     if name.endswith(COMPRESSED_TARS):
         raise TraceError(
@@ -251,7 +279,7 @@ def _read(archive: Source) -> _Zip | _Tar:
 
 
 @contextmanager
-def _translate_errors(file: Source) -> Iterator[None]:
+def _translate_errors(file: Location) -> Iterator[None]:
     try:
         yield
     except KeyError:

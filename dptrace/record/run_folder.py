@@ -26,7 +26,7 @@ from dptrace.errors import DptraceError, UsageError
 from dptrace.record.messages import read_messages, window_folder, write_json
 from dptrace.record.processes import is_running
 
-RUN_FILE = "run.json"  # also in dptrace.readers.discovery: recording does not import the readers
+RUN_FILE = "run.json"  # also in dptrace.readers.run_file: recording does not import the readers
 SCHEMA = 1
 """Version of run.json; docs/reference/run-folder.md describes it."""
 

@@ -23,7 +23,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Let every path open as the run of two made-up ranks; collect the arguments."""
     opened_paths: list[Any] = []
 
-    def open_run(paths: Any, reading: Any, progress: Any = None) -> Run:
+    def open_run(paths: Any, reading: Any, progress: Any = None, sources: Any = None) -> Run:
         opened_paths.append((paths, reading.comm_patterns))
         return Run("runs/made", two_rank_timelines(), notes=("mind this",))
 

@@ -23,8 +23,9 @@ import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.dask import read_on_cluster
+from dptrace.load.open import without_errors
 from dptrace.load.options import ReadOptions
-from dptrace.readers.discovery import Sources, without_errors
+from dptrace.readers.discovery import Sources
 from dptrace.readers.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -167,7 +168,7 @@ def test_intervals_stay_in_a_cache_that_workers_share(
     monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "here"))
     here = CliRunner().invoke(cli, words)
     monkeypatch.setenv("DPTRACE_CACHE", str(of_workers / "cache"))
-    for stored_here in "store", "read_trace":
+    for stored_here in "_store", "read_trace":
         monkeypatch.setattr(f"dptrace.load.rank_file.{stored_here}", None)
     there = CliRunner().invoke(cli, [*words, "--dask", address])
 

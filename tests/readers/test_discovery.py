@@ -17,8 +17,10 @@ from rich.console import Console
 
 import dptrace
 from dptrace.errors import DptraceError, UsageError
-from dptrace.readers.discovery import assign_ranks, find, path_text, read_run_file
+from dptrace.load.open import assign_ranks
+from dptrace.readers.discovery import find, path_text
 from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.run_file import read_run_file
 from dptrace.readers.source import Source
 from dptrace.viewers.terminal.summary import print_run
 from tests.support.flight_files import call as flight_call

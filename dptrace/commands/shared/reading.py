@@ -15,7 +15,7 @@ from dptrace.commands.shared.output import NORMAL, VERBOSE, print_notes, progres
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
-from dptrace.readers.source import STDIN, is_url
+from dptrace.readers.source import STDIN, Source, is_url
 from dptrace.run.selection import ranks_of, steps_of
 
 if TYPE_CHECKING:
@@ -43,10 +43,12 @@ def open_with_progress(
     # spin for a tenth of a second. A library may not decide that for its caller; a command may.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dptrace.load.open import open_run
+    from dptrace.readers.discovery import find
 
+    sources = find(paths) if replayed else None
     also = reread if replayed or read_options.dask is not None else ()
-    if replayed:
-        also = _to_replay(paths, reread, all_ranks)
+    if sources is not None:
+        also = _to_replay(sources.files, reread, all_ranks)
     read_options = replace(read_options, also=(*read_options.also, *also))
     with progress("Reading", verbosity) as show:
 
@@ -55,18 +57,18 @@ def open_with_progress(
             if verbosity == VERBOSE and done:
                 click.echo(sanitize(f"Read {name} ({done} of {total})"), err=True)
 
-        run = open_run(paths, read_options, file_done)
+        run = open_run(paths, read_options, file_done, sources)
     return run.select(selection.ranks, selection.steps) if selection is not None else run
 
 
-def _to_replay(paths: Sequence[str], reread: Sequence[SecondPass[Any]], all_ranks: bool) -> Sequence[SecondPass[Any]]:
+def _to_replay(
+    files: Sequence[Source], reread: Sequence[SecondPass[Any]], all_ranks: bool
+) -> Sequence[SecondPass[Any]]:
     """Return what a replay reads of each file, after a word on a machine that is too small."""
     from dptrace.load.open import memory_warning
-    from dptrace.readers.discovery import find
     from dptrace.replay.graph.events import RANK_EVENTS
     from dptrace.replay.representatives import MOST_REPLAYED
 
-    files = find(paths).files
     if warning := memory_warning(files, len(files) if all_ranks else 2 * MOST_REPLAYED):
         print_notes((warning,))
     return (RANK_EVENTS, *reread) if all_ranks or len(files) <= MOST_REPLAYED else ()
