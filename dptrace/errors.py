@@ -29,7 +29,7 @@ EXTRAS = {
     "remote": ("aiohttp>=3.9", "fsspec>=2024.2", "gcsfs>=2024.2", "s3fs>=2024.2"),
     "azure": ("adlfs>=2024.2", "fsspec>=2024.2"),
     "mcp": ("mcp>=2",),
-    "pdf": ("svglib>=2",),
+    "pdf": ("svglib>=2.1",),
     "wandb": ("wandb>=0.17",),
     "mlflow": ("mlflow-skinny>=2.10",),
     "prometheus": ("prometheus-client>=0.17",),

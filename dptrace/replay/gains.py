@@ -352,7 +352,7 @@ def _finding(run: Run, group: _Group, step_ns: float, before: str) -> Finding:
     waited = late_arrivals(run.cross_rank, group.ranks, steps)
     there = late_arrivals(run.cross_rank, [largest.rank], [largest.step])
     late, excess = there if there.number else waited, largest.excess
-    waiting = [rank for rank in late.waiting if rank not in group.ranks]
+    waiting = [rank for rank in (waited if waited.number else late).waiting if rank not in group.ranks]
     kind = "" if late.instance is None else str(run.cross_rank.matches.kind[late.instance])
     evidence: dict[str, Any] = {"rank": largest.rank, "step": largest.step or None, "collective": kind}
     evidence |= {"cause": group.cause, "what": excess.what, "where": excess.where}

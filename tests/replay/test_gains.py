@@ -222,3 +222,12 @@ def test_what_is_said_of_the_replay_of_one_step_is_that_of_a_step() -> None:
 
     assert answers[0].path_ns == answers[1].path_ns
     assert {doubt.text for doubt in answers[0].doubts} == {doubt.text for doubt in answers[1].doubts}
+
+
+def test_all_ranks_that_wait_are_named(tmp_path: Path) -> None:
+    """Also one that is itself late where the late rank is latest, and waits in the other steps."""
+    plants = [Plant(1, "python", 20.0, (0, 1, 3)), Plant(1, "python", 30.0, (2,)), Plant(2, "allocator", 25.0, (2,))]
+    planted_job(tmp_path, plants, ranks=3)
+    finding = next(one for one in findings_of(dptrace.open(tmp_path)) if one.evidence.get("rank") == 1)
+
+    assert [0, 2] == finding.evidence["waiting_ranks"]

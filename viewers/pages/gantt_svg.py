@@ -218,7 +218,7 @@ class _RowLabels:
         whom = waiting_label(int(lane.waits_for[index]) - 1)
         whom, time = whom[0].lower() + whom[1:], duration(wait)
         whole = self._busy(WAITING, start, start + wait) >= (1 - LABEL_RULES["mixed"]) * wait
-        waits = [f"{whom} · {time}", f"waiting · {time}", time] if whole else [whom, "waiting"]
+        waits = [f"{whom} · {time}", f"waiting · {time}", "waiting"] if whole else [whom, "waiting"]
         both = [] if named else [*(f"{texts[-1]} · {text}" for text in waits), texts[-1]]
         self._place([*both, *waits], start, start + wait, (WAITING,))
 
@@ -701,7 +701,7 @@ def _annotations(run: Run, layout: SvgLayout) -> list[_Annotation]:
 def _lines(text: str, room: float) -> Iterator[str]:
     """Break a text into lines of at most *room* pixels."""
     line = ""
-    for word in re.split(r" (?!%)", text):
+    for word in re.split(r"(?<!rank) (?!%|[mµ]?s\b)", text):
         if line and text_width(f"{line} {word}", _TEXT) > room:
             yield line
             line = ""
@@ -716,13 +716,18 @@ def _height(annotations: list[_Annotation]) -> float:
 def _draw_annotations(canvas: Canvas, layout: SvgLayout, annotations: list[_Annotation]) -> None:
     """Mark what each finding counted, and write it below the chart."""
     y = layout.bottom + 8
-    for number, one in enumerate(annotations, 1):
+    corners = [[_draw_mark(canvas, layout, mark) for mark in one.marks] for one in annotations]
+    placed: list[tuple[float, float]] = []
+    for number, (one, own) in enumerate(zip(annotations, corners, strict=True), 1):
         numbered: list[float] = []
-        for mark in one.marks:
-            x, top = _draw_mark(canvas, layout, mark)
+        for x, top in own:
             if all(abs(x - other) > 4 * _BADGE for other in numbered):
-                _badge(canvas, min(x, layout.chart_width - _BADGE - 1), top, number)
                 numbered.append(x)
+                at = min(x, layout.chart_width - _BADGE - 1)
+                while any(max(abs(at - left), abs(top - high)) < 2 * _BADGE for left, high in placed):
+                    at -= 2 * _BADGE + 1
+                placed.append((at, top))
+                _badge(canvas, at, top, number)
         _badge(canvas, RIGHT, y + _LINE / 2, number)
         for line in one.lines:
             canvas.text(RIGHT + 2 * _BADGE, y + _LINE / 2, line, size=_TEXT)

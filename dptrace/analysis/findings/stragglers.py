@@ -41,7 +41,7 @@ class LateArrivals(NamedTuple):
     late_ns: int
     """How late it was there."""
     waiting: tuple[int, ...]
-    """The ranks that waited there."""
+    """The ranks that waited for them."""
 
 
 def late_arrivals(across: AcrossRanks, ranks: Collection[int], steps: Collection[str]) -> LateArrivals:
@@ -54,9 +54,10 @@ def late_arrivals(across: AcrossRanks, ranks: Collection[int], steps: Collection
     early = np.diff(matches.first) - np.bincount(late.instance, minlength=len(matches))
     own = late.filter(chosen)
     latest = int(own.late_ns.argmax())
-    instance = int(own.instance[latest])
-    members = matches.device[int(matches.first[instance]) : int(matches.first[instance + 1])]
-    waiting = np.unique(rank[np.setdiff1d(members, late.device[late.instance == instance])])
+    instance, count = int(own.instance[latest]), len(rank)
+    # Each member of these collectives as one number, instance and device, without those who were late there.
+    members = (matches.instance * count + matches.device)[np.isin(matches.instance, own.instance)]
+    waiting = np.unique(rank[np.setdiff1d(members, late.instance * count + late.device) % count])
     waited_ns = float((own.waited_ns * early[own.instance]).sum())
     return LateArrivals(waited_ns, len(own), instance, int(own.late_ns[latest]), tuple(waiting.tolist()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import late_run
 from tests.support.paths import TRACES
 from tests.support.planted import Plant, planted_job
+from tests.support.real_traces import needs_real_traces, real
 from tests.support.synthetic import training_run
 from tests.support.view_cases import CASES, many_ranks
 
@@ -192,6 +193,17 @@ def test_marks_enclose_what_a_finding_counts(cause: str, ms: float, ranks: int, 
         start, end = max(own, key=lambda frame: frame[1] - frame[0])
         assert ms == pytest.approx(end - start, abs=0.1 * ms)
         assert gap == pytest.approx((start, end), abs=0.1 * ms)
+
+
+@needs_real_traces
+def test_no_number_hides_another() -> None:
+    """Two findings end at the same time on one rank."""
+    drawn = figure_svg(dptrace.open(real("straggler_v100_4ranks")), annotate=True)
+    badges = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="16" height="16" rx="8"', drawn)
+    places = [(float(x), float(y)) for x, y in badges]
+
+    assert len(places) >= 4
+    assert all(max(abs(x - left), abs(y - top)) >= 16 for (x, y), (left, top) in combinations(places, 2))
 
 
 def test_short_gaps_have_no_frame_around_the_kernels_between_them() -> None:

@@ -158,5 +158,5 @@ export function waitedFor(rank) {
 /** Return the candidate labels of a wait, best first; `ns` is null where compute interrupts it. */
 export function waitTexts(rank, ns) {
   const whom = waitedFor(rank);
-  return ns === null ? [whom, "waiting"] : [`${whom} · ${duration(ns)}`, `waiting · ${duration(ns)}`, duration(ns)];
+  return ns === null ? [whom, "waiting"] : [`${whom} · ${duration(ns)}`, `waiting · ${duration(ns)}`, "waiting"];
 }
