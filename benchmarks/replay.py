@@ -98,7 +98,7 @@ def show_ablations(name: str, replay: Replay) -> None:
     for change in WHAT.get(name, ()):
         gains = []
         for kinds in WITHOUT.values():
-            model = replay.model.with_edges(edge.filter(~edge.of(*kinds))) if kinds else replay.model
+            model = replay.model.with_edges(edge.take(~edge.of(*kinds))) if kinds else replay.model
             gains.append(f"{gain_ms(model, change, replay.chosen):.1f}")
         print(f"| {name}: {change.describe()} | {' | '.join(gains)} |", flush=True)
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64
 from dptrace.core.notes import Note
@@ -20,7 +21,7 @@ TOTAL_UNKNOWN = -(2**62)
 """Total of an event that has none: files of torch before 1.11."""
 
 
-class MemoryEvents(msgspec.Struct, frozen=True):
+class MemoryEvents(Columns, frozen=True):
     """The allocations and frees of one rank's file, sorted by time; each column has one entry per event."""
 
     time_ns: Int64
@@ -43,12 +44,8 @@ class MemoryEvents(msgspec.Struct, frozen=True):
     unreadable: int = 0
     """Events without a readable size, address, device or time; they are left out."""
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
-
-_NO_INT32 = np.empty(0, np.int32)
-NO_MEMORY_EVENTS = MemoryEvents(*(EMPTY[0],) * 5, *(_NO_INT32,) * 3, np.empty(0, np.bool_))
+NO_MEMORY_EVENTS = MemoryEvents.empty()
 """The events of a file without any."""
 
 

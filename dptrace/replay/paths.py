@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import step_grid
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, members
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
@@ -31,15 +32,12 @@ if TYPE_CHECKING:
 # Which edge each task waited for longest, and the chain of such edges that ends at a task: its critical path.
 
 
-class Chain(msgspec.Struct, frozen=True):
+class Chain(Columns, frozen=True):
     """A chain of tasks from the last to the first, each of which started as its edge from the next one allowed."""
 
     task: Int64
     edge: Int64
     """The edge that each task waited for, or -1 for the first task of the chain."""
-
-    def __len__(self) -> int:
-        return len(self.task)
 
 
 def binding_edges(graph: Graph, times: Times) -> Int64:
@@ -178,7 +176,7 @@ def host_names(model: Model, tasks: Int64 | None = None) -> HostNames:
 def _starts_of_pauses(model: Model) -> Int64:
     """Return when the host was free to begin each task, on the shared clock; the task's start without a pause."""
     graph = model.graph
-    edge = graph.edge.filter(graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD, EdgeKind.HIDDEN) & graph.edge.from_end)
+    edge = graph.edge.take(graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD, EdgeKind.HIDDEN) & graph.edge.from_end)
     start = np.full(len(graph), np.iinfo(np.int64).min)
     np.maximum.at(start, edge.dst, graph.end_ns[edge.src])
     return np.where(start == np.iinfo(np.int64).min, graph.start_ns, np.minimum(start, graph.start_ns))
@@ -247,7 +245,7 @@ _OF_TASK = {task: kind for kind, tasks in TIMED_TASKS.items() for task in tasks}
 _OF_EDGE = {edge: kind for kind, edges in _LAGS.items() for edge in edges}
 
 
-class Links(msgspec.Struct, frozen=True):
+class Links(Columns, frozen=True):
     """The pieces of a chain from the first to the last; one entry per piece in each column."""
 
     start_ns: Int64
@@ -256,9 +254,6 @@ class Links(msgspec.Struct, frozen=True):
     """Index into :data:`LINK_KINDS`."""
     task: Int64
     """The task that the piece is of, or leads to."""
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def by_kind(self) -> dict[str, int]:
         """Return the ns of each kind, in the order of :data:`LINK_KINDS`."""
@@ -289,8 +284,7 @@ def links_of(model: Model, times: Times, chain: Chain, since_ns: int, until_ns: 
     kind[0::2] = np.where(edge >= 0, lags[graph.edge.kind[edge]] if len(graph.edge) else unexplained, unexplained)
     kind[1::2] = kinds[graph.kind[task]]
     links = Links(bounds[:-1], bounds[1:], kind, np.repeat(task, 2))
-    kept = links.end_ns > links.start_ns
-    return Links(*(getattr(links, name)[kept] for name in Links.__struct_fields__))
+    return links.take(links.end_ns > links.start_ns)
 
 
 def path_of_run(model: Model, times: Times) -> Links:

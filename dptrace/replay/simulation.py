@@ -49,7 +49,7 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
     )
     order = np.argsort(start, kind="stable")
     # Operators of a collective's own thread are part of it, and have no task.
-    return moved.filter(order[(tasks >= 0)[order]] if timeline.on_cpu else order)
+    return moved.take(order[(tasks >= 0)[order]] if timeline.on_cpu else order)
 
 
 def _moved(model: Model, number: int, times: Times) -> tuple[Int64, Int64, Windows]:

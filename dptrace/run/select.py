@@ -182,5 +182,5 @@ class _Kept:
     def stragglers(self, whole: Stragglers) -> Stragglers:
         """Return the late arrivals of the kept devices in the kept steps."""
         in_steps = np.isin(self._whole.step.astype(str), [*self._steps])
-        kept = whole.filter((self._device[whole.device] >= 0) & (self.instances & in_steps)[whole.instance])
+        kept = whole.take((self._device[whole.device] >= 0) & (self.instances & in_steps)[whole.instance])
         return replace(kept, instance=self._instance[kept.instance], device=self._device[kept.device])

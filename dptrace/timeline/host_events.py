@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, repeated, union, union_all, unique
 from dptrace.readers.communication import C10D_PREFIX, GLOO_MESSAGES, GLOO_PREFIX
 from dptrace.readers.trace import Category, Trace
@@ -59,7 +60,7 @@ _CPU_SHARE, _GPU_SHARE = 0.3, 0.8
 """Smallest share of a pause during which the device was busy with what was waited for."""
 
 
-class Pauses(msgspec.Struct, frozen=True):
+class Pauses(Columns, frozen=True):
     """Pauses of threads that launch work; one entry per pause in each column."""
 
     since_ns: Int64
@@ -74,7 +75,7 @@ class Pauses(msgspec.Struct, frozen=True):
         return self.until_ns - self.since_ns
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(Columns, frozen=True):
     """What a host may have waited for: intervals of its device; of collectives on a CPU."""
 
     start_ns: Int64
@@ -85,16 +86,13 @@ class Work(msgspec.Struct, frozen=True):
     message: NDArray[np.bool_]
     """Whether it is a message of gloo's, which ends when the host has waited for it: never after the wait."""
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 def awaited(pauses: Pauses, work: Work, *, on_cpu: bool) -> Int64:
     """Return the index of the work that each pause waited for, or -1."""
     found = np.full(len(pauses.since_ns), -1, np.int64)
     long = np.flatnonzero(pauses.length_ns > (_MIN_CPU_NS if on_cpu else _MIN_GPU_NS))
     if len(long) and len(work):
-        kept = Pauses(*(getattr(pauses, name)[long] for name in Pauses.__struct_fields__))
+        kept = pauses.take(long)
         found[long] = _without_sleeps(kept, work, _on_cpu(kept, work)) if on_cpu else _on_gpu(kept, work)
     return found
 
@@ -296,7 +294,7 @@ class _Active(msgspec.Struct, frozen=True):
         return cls(when, trace.start_ns[own[needs[trace.name[own]]]], place)
 
 
-class _Waits(msgspec.Struct, frozen=True):
+class _Waits(Columns, frozen=True):
     """Pauses in which a thread waited for its device: starts, ends, and whether for a collective."""
 
     start_ns: Int64
@@ -306,7 +304,7 @@ class _Waits(msgspec.Struct, frozen=True):
 
 def _waits(active: Sequence[_Active], work: DeviceWork, on_cpu: bool) -> _Waits:
     """Return the pauses in which threads waited; while another thread is active, a pause is a wait for that thread."""
-    found = [_Waits(*EMPTY, np.empty(0, np.bool_))]
+    found = [_Waits.empty()]
     for own in active:
         since, until = own.when[1][:-1], own.when[0][1:]
         others = union_all([EMPTY, *(other.when for other in active if other is not own)])
@@ -318,7 +316,7 @@ def _waits(active: Sequence[_Active], work: DeviceWork, on_cpu: bool) -> _Waits:
         # What the host does after the end of a collective is its own.
         end = np.minimum(end, work.end_ns[interval[waited]]) if on_cpu else end
         found.append(_Waits(pauses.since_ns[waited], end, work.communication[interval[waited]]))
-    return _Waits(*(np.concatenate([getattr(one, name) for one in found]) for name in _Waits.__struct_fields__))
+    return _Waits.concat(found)
 
 
 def _launching_threads(trace: Trace, launch: Int64) -> list[int]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import fields, force_setattr, replace
+from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, union
 from dptrace.core.notes import Note
@@ -180,7 +181,7 @@ class Action(IntEnum):
     """The part of backward that no stage waits for: the gradients of the weights."""
 
 
-class Actions(msgspec.Struct, frozen=True):
+class Actions(Columns, frozen=True):
     """The actions of a pipeline schedule on one GPU, sorted by start; one entry per action in each column."""
 
     stage: NDArray[np.int32]
@@ -201,16 +202,9 @@ class Actions(msgspec.Struct, frozen=True):
     returned_ns: Int64
     """End of the label on the host."""
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    def filter(self, chosen: NDArray[Any]) -> Actions:
-        """Select or reorder actions."""
-        return Actions(*(getattr(self, column.name)[chosen] for column in fields(self)))
-
 
 _NO_INT32 = np.empty(0, np.int32)
-NO_ACTIONS = Actions(_NO_INT32, _NO_INT32, np.empty(0, np.uint8), _NO_INT32, *EMPTY, *EMPTY, EMPTY[0])
+NO_ACTIONS = Actions.empty()
 """The actions of a run without a pipeline."""
 
 
@@ -318,7 +312,7 @@ class Timeline(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def filter(self, chosen: NDArray[Any]) -> Timeline:
+    def take(self, chosen: NDArray[Any]) -> Timeline:
         """Select or reorder intervals; steps, names and collectives do not change."""
         return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMNS})
 

@@ -213,12 +213,12 @@ def select_steps(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDA
     begin = min([int(windows.bounds[0]), *timeline.start_ns[own][:1].tolist()])
     end = max(int(windows.bounds[-1]), int(timeline.end_ns[own].max(initial=windows.bounds[-1])))
     chosen = own | ((timeline.start_ns < end) & (timeline.end_ns > begin))
-    actions = timeline.actions.filter((timeline.actions.step >= low) & (timeline.actions.step <= high))
+    actions = timeline.actions.take((timeline.actions.step >= low) & (timeline.actions.step <= high))
     actions = replace(actions, step=(actions.step - low).astype(np.int32))
     host = replace(timeline.host, step_ns=timeline.host.step_ns[low : high + 1])
     products = None if timeline.products is None else timeline.products.steps(low, high)
     parts = {"windows": windows, "step": moved, "actions": actions, "host": host, "products": products}
-    return replace(timeline, **parts).filter(chosen), chosen
+    return replace(timeline, **parts).take(chosen), chosen
 
 
 # The pipeline schedule as one GPU ran it: forward and backward of each stage and micro-batch.
@@ -313,7 +313,7 @@ def actions_of(trace: Trace, timeline: Timeline) -> Actions:
         called_ns=trace.start_ns[label_events],
         returned_ns=trace.end_ns[label_events],
     )
-    return table.filter(np.lexsort((high, low)))
+    return table.take(np.lexsort((high, low)))
 
 
 def _owners(trace: Trace, timeline: Timeline, labeled: list[tuple[int, _LabeledAction]]) -> Int64:

@@ -336,7 +336,7 @@ def half(timeline: Timeline, odd: int) -> Timeline:
     parts: list[Timeline] = []
     for k in range(odd, len(timeline.windows), 2):
         selected, _ = select_steps(timeline, k, k)
-        part = selected.filter(selected.step >= 0)
+        part = selected.take(selected.step >= 0)
         by = bounds[-1] - int(part.windows.bounds[0])
         step = np.full(len(part), len(names), np.int32)
         parts.append(replace(part, start_ns=part.start_ns + by, end_ns=part.end_ns + by, step=step))

@@ -145,7 +145,7 @@ def verdicts(
 FIRST, SECOND = gpu_timelines()
 ON_CPU = tuple(replace(timeline, device=-1) for timeline in (FIRST, SECOND))
 NO_GROUPS = tuple(bare(timeline, group_size=0, ranks=()) for timeline in ON_CPU)
-ALONE = replace(SECOND.filter(SECOND.collective < 0), collectives=())
+ALONE = replace(SECOND.take(SECOND.collective < 0), collectives=())
 
 
 def shifted(by_ns: int) -> Timeline:
@@ -179,8 +179,8 @@ CPU_ONLY = replace(SECOND, device=-1)
         ((FIRST,), True, "steps", "wrong", ["rank 1 left no trace"]),
         ((FIRST, ONE_STEP), True, "steps", "wrong", ["0 on rank 1"]),
         ((FIRST, CPU_ONLY), True, "kernels", "wrong", ["rank 1 recorded no kernel"]),
-        ((FIRST, SECOND.filter(SECOND.kind == Kind.COMMUNICATION)), True, "kernels", "wrong", ["rank 1"]),
-        ((ON_CPU[0], ON_CPU[1].filter(SECOND.kind == Kind.MEMORY)), False, "operators", "wrong", ["rank 1"]),
+        ((FIRST, SECOND.take(SECOND.kind == Kind.COMMUNICATION)), True, "kernels", "wrong", ["rank 1"]),
+        ((ON_CPU[0], ON_CPU[1].take(SECOND.kind == Kind.MEMORY)), False, "operators", "wrong", ["rank 1"]),
         (
             (FIRST, replace(SECOND, phase=np.full(len(SECOND), Phase.FORWARD, np.uint8))),
             *(True, "phases", "wrong", ["rank 1", "no backward and no optimizer"]),

@@ -131,7 +131,7 @@ def test_other_code_has_other_findings(folder: Path, monkeypatch: pytest.MonkeyP
 def test_a_run_that_is_not_as_its_files_are_keeps_nothing(folder: Path) -> None:
     """Timelines that were replaced, and files that changed since they were read."""
     run = dptrace.open(folder)
-    other = replace(run, timelines=tuple(timeline.filter(np.arange(9)) for timeline in run.timelines))
+    other = replace(run, timelines=tuple(timeline.take(np.arange(9)) for timeline in run.timelines))
     assert [1] == stored_answer(other, "question", list[int], lambda: [1])
     changed = other.select(steps=1)
     assert [2] == stored_answer(changed, "question", list[int], lambda: [2])

@@ -133,7 +133,7 @@ def without(device: DeviceFigures, *communications: int) -> DeviceFigures:
     kept[comm[list(communications)]] = False
     return replace(
         device,
-        timeline=timeline.filter(kept),
+        timeline=timeline.take(kept),
         exposed_ns=device.exposed_ns[kept],
         overlapped_ns=device.overlapped_ns[kept],
     )

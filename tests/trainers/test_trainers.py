@@ -285,7 +285,7 @@ def test_a_mesh_sends_gradients_while_its_last_backward_goes_on(case: ModeCase) 
         labels = [one.label.startswith("DP::all_reduce (") for one in timeline.collectives]
         gradients = np.isin(timeline.collective, np.flatnonzero(labels))
         for step in range(2):
-            backward = timeline.actions.filter((timeline.actions.step == step) & (timeline.actions.kind == Action.B))
+            backward = timeline.actions.take((timeline.actions.step == step) & (timeline.actions.kind == Action.B))
             first = timeline.launch_ns[gradients & (timeline.step == step)].min()
             last = int(np.argmax(backward.micro_batch))
             assert backward.end_ns[last - 1] <= first < backward.end_ns[last]

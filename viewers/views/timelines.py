@@ -97,7 +97,7 @@ def _rows(run: Run, timeline: Timeline) -> list[tuple[str, dict[str, tuple[Int64
     if recorded is None:
         return []
     pieces = attribute(timeline, recorded)
-    pieces = pieces.filter(timeline.step[pieces.interval] >= 0)
+    pieces = pieces.take(timeline.step[pieces.interval] >= 0)
     names, layer, _ = layers_of(timeline, recorded, pieces)
     start, end = timeline.start_ns[pieces.interval], timeline.end_ns[pieces.interval]
     kind, phase = timeline.kind[pieces.interval], timeline.phase[pieces.interval]
@@ -347,7 +347,7 @@ def _row(
     share, stages = pipeline_step.shares[place], pipeline.stages[place]
     timeline = run.timelines[share.device]
     actions = timeline.actions
-    own = actions.filter(actions.step == timeline.windows.names.index(pipeline_step.step))
+    own = actions.take(actions.step == timeline.windows.names.index(pipeline_step.step))
     # The shift from the rank's clock to the first rank's, taken at its first action.
     moved = share.start_ns - int(own.start_ns.min()) - min(one.start_ns for one in pipeline_step.shares)
     name = f"rank {rank_label(run, timeline)} · stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"

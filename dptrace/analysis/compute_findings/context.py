@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.findings.finding import StepContext
 from dptrace.analysis.kernels.attribution import attribute
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, IntervalSet, union
 from dptrace.model.flops import Cost, OperatorCall
 from dptrace.model.operator_costs import cost
@@ -35,10 +37,9 @@ class Work(msgspec.Struct, frozen=True):
     """What one call of the operator computes and moves; None without a formula or recorded shapes."""
 
 
-class StepKernels(msgspec.Struct, frozen=True):
+class StepKernels(Columns, frozen=True):
     """The compute kernels that steps launched, by device, then start; one entry per kernel in each column."""
 
-    work: tuple[Work, ...]
     index: Int64
     """Index into ``work``."""
     device: Int64
@@ -46,24 +47,17 @@ class StepKernels(msgspec.Struct, frozen=True):
     start_ns: Int64
     end_ns: Int64
     lane: Int64
-    step: Int64
-    phase: Int64
+    step: NDArray[np.int32]
+    phase: NDArray[np.uint8]
     call: Int64
     """Number of the operator's call, unique among all devices; -1 without one."""
     recompute: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.index)
+    work: tuple[Work, ...] = ()
 
     @property
     def ns(self) -> Int64:
         """Duration of each kernel."""
         return self.end_ns - self.start_ns
-
-    def filter(self, chosen: NDArray[Any]) -> StepKernels:
-        """Select or reorder kernels."""
-        columns = (getattr(self, name)[chosen] for name in self.__struct_fields__[1:])
-        return StepKernels(self.work, *columns)
 
     def of_work(self, values: Sequence[Any], dtype: Any = np.bool_) -> NDArray[Any]:
         """Turn a value per entry of ``work`` into a column."""
@@ -81,7 +75,7 @@ def step_kernels(timelines: Sequence[Timeline], recorded: Sequence[OperatorCalls
         owner, recompute = _owners(timeline, calls)
         owner, recompute = owner[chosen], recompute[chosen]
         parts.append(
-            (
+            StepKernels(
                 _numbered(timeline, calls, chosen, owner, numbers),
                 np.full(len(chosen), device),
                 timeline.start_ns[chosen],
@@ -95,10 +89,7 @@ def step_kernels(timelines: Sequence[Timeline], recorded: Sequence[OperatorCalls
         )
         origin += len(calls)
     work = tuple(_work(*key) for key in numbers)
-    if not parts:
-        return StepKernels(work, *(np.empty(0, np.int64),) * 8, np.empty(0, np.bool_))
-    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return StepKernels(work, *columns)
+    return replace(StepKernels.concat(parts) if parts else StepKernels.empty(), work=work)
 
 
 def _owners(timeline: Timeline, calls: OperatorCalls) -> tuple[Int64, NDArray[np.bool_]]:

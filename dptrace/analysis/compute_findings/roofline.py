@@ -289,12 +289,12 @@ def _products(context: ComputeContext) -> list[_Product]:
     kernels = context.kernels
     # Those of attention that is not fused are a finding of their own.
     chosen = kernels.of_work([_has_roofline(work) for work in kernels.work]) & ~in_unfused_attention(kernels)
-    kernels = kernels.filter(chosen & (kernels.call >= 0))
+    kernels = kernels.take(chosen & (kernels.call >= 0))
     peaks = [gpu_peak(timeline.gpu) if timeline.gpu else None for timeline in context.timelines]
     found = []
     for peak in {peak.name: peak for peak in peaks if peak is not None}.values():
         devices = [device for device, own in enumerate(peaks) if own is not None and own.name == peak.name]
-        found += _products_on(peak, kernels.filter(np.isin(kernels.device, devices)))
+        found += _products_on(peak, kernels.take(np.isin(kernels.device, devices)))
     return found
 
 
@@ -366,7 +366,7 @@ def elementwise_chains(context: ComputeContext) -> list[Finding]:
 
     One kernel instead of a chain moves at least the bytes of its costliest part, so the rest is saved.
     """
-    kernels = context.kernels.filter(_in_order(context.kernels))
+    kernels = context.kernels.take(_in_order(context.kernels))
     chain, size = _chains(kernels)
     if not len(size):
         return []
@@ -395,7 +395,7 @@ def elementwise_chains(context: ComputeContext) -> list[Finding]:
 def removed_by_fusion(context: ComputeContext, in_optimizer: bool) -> NDArray[np.bool_]:
     """Return which kernels of the chains in the optimizer, or elsewhere, would go if each chain were one kernel."""
     order = _in_order(context.kernels)
-    kernels, gone = context.kernels.filter(order), np.zeros(len(context.kernels), np.bool_)
+    kernels, gone = context.kernels.take(order), np.zeros(len(context.kernels), np.bool_)
     chain, size = _chains(kernels)
     if not len(size):
         return gone

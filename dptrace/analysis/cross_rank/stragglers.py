@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +14,7 @@ from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.cross_rank.transfers import aligned_starts
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, covered
 from dptrace.timeline.model import HostCause
 
@@ -116,7 +116,7 @@ def _exposed_wait(
     return exposed
 
 
-class Stragglers(msgspec.Struct, frozen=True, dict=True):
+class Stragglers(Columns, frozen=True, dict=True):
     """One row per rank that was late at a collective, in the order of the matches."""
 
     instance: Int64
@@ -128,19 +128,12 @@ class Stragglers(msgspec.Struct, frozen=True, dict=True):
     waited_ns: Int64
     """How long the mean early rank waited for it: exposed wait, shared among the late ranks."""
 
-    def __len__(self) -> int:
-        return len(self.instance)
-
     def latest(self, instances: int) -> NDArray[np.int32]:
         """Return the latest device at each of this many collectives; -1 where none was late."""
         latest = np.full(instances, -1, np.int32)
         order = np.argsort(self.late_ns, kind="stable")
         latest[self.instance[order]] = self.device[order]
         return latest
-
-    def filter(self, chosen: NDArray[np.bool_] | Int64) -> Stragglers:
-        """Keep some rows, by mask or in an order."""
-        return Stragglers(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
 
 def stragglers(
@@ -170,4 +163,4 @@ def stragglers(
     instance, device, late_ns, waited_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.lexsort((late_ns, instance))
     found = Stragglers(instance, device.astype(np.int32), late_ns, np.rint(waited_ns).astype(np.int64))
-    return found.filter(order)
+    return found.take(order)

@@ -13,6 +13,7 @@ from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.checks import holds
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, sums, union, unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import bus_factor
@@ -185,7 +186,7 @@ def exposed_parts(exposed_ns: float, waits: Mapping[str, float | None]) -> dict[
     return {"exposed_wait_ns": wait, "exposed_transfer_ns": transfer, "exposed_unmatched_ns": unmatched}
 
 
-class CallWaits(msgspec.Struct, frozen=True):
+class CallWaits(Columns, frozen=True):
     """Waiting of each collective of a device, in the order of its timeline; -1 where it is not known."""
 
     wait_ns: Int64
@@ -210,8 +211,7 @@ class ExposedWait(WaitFigures, frozen=True):
 
     def select(self, steps: slice, calls: NDArray[np.bool_]) -> ExposedWait:
         """Keep some steps, and the collectives that a mask selects."""
-        kept = CallWaits(self.calls.wait_ns[calls], self.calls.exposed_ns[calls], self.calls.waits_for[calls])
-        whole = self.cut(steps)
+        whole, kept = self.cut(steps), self.calls.take(calls)
         by_kind = {kind: figures.cut(steps) for kind, figures in self.by_kind.items()}
         return ExposedWait(
             whole.wait_ns, whole.known, whole.unmatched_ns, self.intervals, by_kind, kept, self.waits_for[steps]

@@ -52,7 +52,7 @@ def late_arrivals(across: AcrossRanks, ranks: Collection[int], steps: Collection
     if not chosen.any():
         return LateArrivals(0.0, 0, None, 0, ())
     early = np.diff(matches.first) - np.bincount(late.instance, minlength=len(matches))
-    own = late.filter(chosen)
+    own = late.take(chosen)
     latest = int(own.late_ns.argmax())
     instance, count = int(own.instance[latest]), len(rank)
     # Each member of these collectives as one number, instance and device, without those who were late there.

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, sums
 from dptrace.model.operator_costs import owns_kernels, owns_without_parts
 from dptrace.timeline.host_calls import CallKind, Flame, HostCalls, OperatorCalls
@@ -346,7 +347,7 @@ def _path(name: str, outer: str) -> str:
     return f"{outer}/{own}" if outer else own
 
 
-class Attribution(msgspec.Struct, frozen=True):
+class Attribution(Columns, frozen=True):
     """Pieces of a device's time; one entry per piece in each column, -1 where there is no such call."""
 
     interval: Index
@@ -368,13 +369,6 @@ class Attribution(msgspec.Struct, frozen=True):
     """The innermost annotation of the user's."""
     recompute: NDArray[np.bool_]
     """Whether it repeats forward work within backward."""
-
-    def __len__(self) -> int:
-        return len(self.interval)
-
-    def filter(self, chosen: NDArray[np.bool_]) -> Attribution:
-        """Select pieces."""
-        return Attribution(*(getattr(self, column)[chosen] for column in self.__struct_fields__))
 
 
 def attribute(timeline: Timeline, recorded: OperatorCalls) -> Attribution:

@@ -15,6 +15,7 @@ from dptrace.analysis.kernels.attribution import Attribution, attribute
 from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group, shape_columns
 from dptrace.analysis.kernels.names import kernel_names
 from dptrace.core.array_file import let_go
+from dptrace.core.columns import Columns
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, sums, union
 from dptrace.core.notes import PHASES_NEED
@@ -30,7 +31,7 @@ KIND_TOTALS = tuple(f"{kind.name.lower()}_ns" for kind in Kind)
 _PHASE_TOTALS = tuple(f"{phase.name.lower()}_ns" for phase in Phase)
 
 
-class Pieces(msgspec.Struct, frozen=True):
+class Pieces(Columns, frozen=True):
     """Pieces of a device's time, each of one group and call; one entry per piece in each column."""
 
     group: Int64
@@ -59,8 +60,7 @@ class Statistics:
     """The figures of groups, added up rank by rank: of each piece, only what quantiles need is kept."""
 
     def __init__(self) -> None:
-        nothing: list[Any] = [_NONE] * len(Pieces.__struct_fields__)
-        self._totals = _totals_of(Pieces(*nothing), 0, (_NONE, _NONE, _NONE))
+        self._totals = _totals_of(Pieces.empty(), 0, (_NONE, _NONE, _NONE))
         self._by_rank: list[Int64] = []
         self._busy: list[tuple[NDArray[Any], Int64]] = [(_NONE, _NONE)]
         self._delay: list[tuple[NDArray[Any], Int64]] = [(_NONE, _NONE)]
@@ -369,7 +369,7 @@ def summarize(
         attribution = _attribution(timeline, recorded)
         chosen = np.isin(timeline.kind[attribution.interval], np.array(list(kinds), np.uint8))
         chosen &= (timeline.step[attribution.interval] >= 0) | (not only_steps)
-        attribution = attribution.filter(chosen)
+        attribution = attribution.take(chosen)
         groups = group(by, timeline, recorded, attribution, lines)
         keys = [(*key, timeline.rank) if per_rank else key for key in groups.keys]
         code = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)

@@ -8,9 +8,10 @@ from enum import IntEnum
 
 import msgspec
 import numpy as np
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import EMPTY, Int64, mask_of, sums
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import METADATA_PREFIXES
@@ -52,7 +53,7 @@ KIND_LABELS = {
 }
 
 
-class Origins(msgspec.Struct, frozen=True):
+class Origins(Columns, frozen=True):
     """What the host did at each event: one entry per event in each column."""
 
     step: NDArray[np.int32]
@@ -66,12 +67,8 @@ class Origins(msgspec.Struct, frozen=True):
     communicates: NDArray[np.bool_]
     """Whether a collective's call is around it."""
 
-    def filter(self, chosen: NDArray[np.integer] | NDArray[np.bool_]) -> Origins:
-        """Select or reorder events."""
-        return Origins(*(getattr(self, column)[chosen] for column in self.__struct_fields__))
 
-
-class Blocks(msgspec.Struct, frozen=True):
+class Blocks(Columns, frozen=True):
     """Stretches of memory between an allocation and its free; one entry per block in each column."""
 
     bytes: Int64
@@ -79,9 +76,6 @@ class Blocks(msgspec.Struct, frozen=True):
     """Index of the event that allocated it; NOWHERE if it was before the recording."""
     freed: Int64
     """Index of the event that freed it; NOWHERE if nothing in the recording did."""
-
-    def __len__(self) -> int:
-        return len(self.bytes)
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
@@ -121,17 +115,14 @@ class DeviceMemory(msgspec.Struct, frozen=True):
         return int(self.blocks.bytes[self.blocks.born == NOWHERE].sum())
 
 
-class AllocatorCalls(msgspec.Struct, frozen=True):
+class AllocatorCalls(Columns, frozen=True):
     """Calls of the device's runtime that allocate or free memory, and allocations that failed; sorted by start."""
 
-    start_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
-    end_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
-    name: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
+    start_ns: Int64
+    end_ns: Int64
+    name: NDArray[np.int32]
     """Index into ``MemoryUse.names``."""
-    step: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
+    step: NDArray[np.int32]
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
@@ -145,7 +136,7 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """Names of the steps on the host, by the profiler's marks."""
     step_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
     """Where each begins, and the end of the last."""
-    calls: AllocatorCalls = msgspec.field(default_factory=AllocatorCalls)
+    calls: AllocatorCalls = msgspec.field(default_factory=AllocatorCalls.empty)
     failed: MemoryEvents = NO_MEMORY_EVENTS
     """Allocations for which the allocator found no memory."""
     unreadable: int = 0
@@ -495,10 +486,10 @@ def memory_use(trace: Trace, phase_labels: Sequence[str] = ()) -> MemoryUse:
     for device in np.unique(number[~events.failed]):
         own = (number == device) & ~events.failed
         index = -1 if device == np.iinfo(np.int32).max else int(device)
-        devices.append(_device(index, _filter(events, own), origins.filter(own), backward, optimizer))
+        devices.append(_device(index, replace(events.take(own), unreadable=0), origins.take(own), backward, optimizer))
     calls = _calls(trace, steps)
     names, devices, calls = _compact(trace.names, devices, calls)
-    failed = _filter(events, events.failed)
+    failed = replace(events.take(events.failed), unreadable=0)
     return MemoryUse(tuple(devices), names, *_steps(steps, events), calls, failed, events.unreadable)
 
 
@@ -513,11 +504,6 @@ def _device(index: int, events: MemoryEvents, origins: Origins, backward: Int64,
     events, gaps = continued_totals(events)
     blocks = blocks_of(events)
     return DeviceMemory(index, events, origins, blocks, kinds_of(blocks, events, origins, backward, optimizer), gaps)
-
-
-def _filter(events: MemoryEvents, chosen: NDArray[np.bool_]) -> MemoryEvents:
-    columns = [column.name for column in fields(events) if column.name != "unreadable"]
-    return replace(events, **{name: getattr(events, name)[chosen] for name in columns}, unreadable=0)
 
 
 def _calls(trace: Trace, steps: CpuSteps) -> AllocatorCalls:

@@ -111,7 +111,7 @@ class DeviceFigures(msgspec.Struct, frozen=True):
         chosen = self.timeline.kind == Kind.COMMUNICATION
         return replace(
             self,
-            timeline=self.timeline.filter(chosen),
+            timeline=self.timeline.take(chosen),
             exposed_ns=self.exposed_ns[chosen],
             overlapped_ns=self.overlapped_ns[chosen],
         )

@@ -439,7 +439,7 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     edges = Edges()
     transfers = _add_transfers(edges, run, of, place, first, _waited_since(built) if run.on_cpu else None)
     tasks = _tasks(processes, built, transfers)
-    known = Edge.joined([*(one.edge for one in built), edges.table()])
+    known = Edge.concat([*(one.edge for one in built), edges.table()])
     del built
     edge = _over(known, transfers, len(tasks.start_ns))
     del known
@@ -448,7 +448,7 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     add_inferred(inferred, graph, processes)
     more = _over(inferred.table(), transfers, len(graph))
     if len(more):
-        edge = Edge.joined([graph.edge, more])
+        edge = Edge.concat([graph.edge, more])
         graph = replace(graph, **_ordered(edge, graph.start_ns, graph.contradicted))
     return Model(run, graph, tuple(processes), transfers, transfers.ends(len(graph)), place, of)
 
@@ -477,7 +477,7 @@ def _waited_since(built: Sequence[ProcessTasks]) -> Int64:
     A wait has two edges: from what the host did before, and from what it waited for.
     """
     start = np.concatenate([tasks.start_ns + tasks.duration_ns for tasks in built])
-    edge = Edge.joined([tasks.edge for tasks in built])
+    edge = Edge.concat([tasks.edge for tasks in built])
     began = np.zeros(len(start), np.int64)
     before = np.flatnonzero(edge.of(EdgeKind.HOST))
     began[edge.dst[before]] = start[edge.src[before]]
@@ -559,7 +559,7 @@ def _over(edge: Edge, transfers: Transfers, tasks: int) -> Edge:
     over = transfers.ends(tasks)
     src = np.where(edge.from_end & ~edge.of(EdgeKind.RENDEZVOUS), over[edge.src], edge.src)
     kept = (src != edge.dst) & ((over[edge.dst] != src) | (src == edge.src))
-    return replace(edge, src=src).filter(kept)
+    return replace(edge, src=src).take(kept)
 
 
 def _ordered(edge: Edge, start: Int64, contradicted: int = 0) -> dict[str, Any]:

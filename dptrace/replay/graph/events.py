@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import EMPTY, Int64, mask_of, unique
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
@@ -34,21 +35,18 @@ NOT_RECORDED = -1
 _NONE = EMPTY[0]
 
 
-class SyncEvents(msgspec.Struct, frozen=True):
+class SyncEvents(Columns, frozen=True):
     """The synchronizations of one file; one entry per event in each column."""
 
-    correlation: Int64 = msgspec.field(default_factory=lambda: _NONE)
+    correlation: Int64
     """Id of the call that made it."""
-    device: Int64 = msgspec.field(default_factory=lambda: _NONE)
-    stream: Int64 = msgspec.field(default_factory=lambda: _NONE)
+    device: Int64
+    stream: Int64
     """The stream that waits, or that the host waits for; NOT_RECORDED without one."""
-    wait_on_stream: Int64 = msgspec.field(default_factory=lambda: _NONE)
+    wait_on_stream: Int64
     """The stream that it waits for, or NOT_RECORDED."""
-    record: Int64 = msgspec.field(default_factory=lambda: _NONE)
+    record: Int64
     """Id of the call that recorded the event, or NOT_RECORDED."""
-
-    def __len__(self) -> int:
-        return len(self.correlation)
 
 
 class _Args(msgspec.Struct, frozen=True, gc=False):
@@ -136,7 +134,7 @@ class RankEvents(msgspec.Struct, frozen=True):
     step_end_ns: int
     """End of the last step's mark."""
     step_thread: int
-    syncs: SyncEvents = SyncEvents()
+    syncs: SyncEvents = SyncEvents.empty()
     """Synchronizations, where they are recorded."""
 
     def __len__(self) -> int:
@@ -224,7 +222,7 @@ RANK_EVENTS = SecondPass("replayed events", RankEvents, _read, of=_with_syncs, h
 # The host side of one process in order of start: its calls, the marks of its steps, and operators that compute.
 
 
-class Operators(msgspec.Struct, frozen=True):
+class Operators(Columns, frozen=True):
     """The operators that compute on a CPU, in any order; empty for a process with a GPU."""
 
     start_ns: Int64

@@ -9,7 +9,7 @@ A task without edges keeps its recorded start. A what-if changes durations and l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64
 
 NEVER = -(1 << 60)
@@ -110,7 +111,7 @@ class Edges:
         return Edge(*columns)
 
 
-class Edge(msgspec.Struct, frozen=True):
+class Edge(Columns, frozen=True):
     """Edges, one entry per edge in each column."""
 
     src: Int64
@@ -120,21 +121,9 @@ class Edge(msgspec.Struct, frozen=True):
     kind: NDArray[np.uint8]
     """:class:`EdgeKind` values."""
 
-    def __len__(self) -> int:
-        return len(self.src)
-
     def of(self, *kinds: EdgeKind) -> NDArray[np.bool_]:
         """Return a mask of the edges of these kinds."""
         return is_one_of(self.kind, kinds)
-
-    def filter(self, chosen: NDArray[Any]) -> Edge:
-        """Select or reorder edges."""
-        return Edge(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
-
-    @staticmethod
-    def joined(parts: Sequence[Edge]) -> Edge:
-        """Return the edges of all parts, in their order."""
-        return Edge(*(np.concatenate([getattr(part, name) for part in parts]) for name in Edge.__struct_fields__))
 
 
 class Tasks(msgspec.Struct, frozen=True):
@@ -193,7 +182,7 @@ _UNCERTAIN_FIRST = (*INFERRED, EdgeKind.PEER, EdgeKind.HIDDEN, EdgeKind.JOIN, Ed
 
 def sorted_by_destination(edge: Edge, count: int) -> tuple[Edge, Int64]:
     """Sort edges by destination; return them and the index of the first edge of each of *count* tasks, and the end."""
-    edge = edge.filter(np.argsort(edge.dst, kind="stable"))
+    edge = edge.take(np.argsort(edge.dst, kind="stable"))
     return edge, np.searchsorted(edge.dst, np.arange(count + 1))
 
 
@@ -217,7 +206,7 @@ def order_tasks(edge: Edge, start: Int64) -> tuple[Edge, Int64, Int64]:
         if not stuck.any():
             break
         back = stuck[edge.src] & stuck[edge.dst] & (place[edge.src] >= place[edge.dst]) & edge.of(*kinds)
-        edge, first = sorted_by_destination(edge.filter(~back), count)
+        edge, first = sorted_by_destination(edge.take(~back), count)
         order, stuck = _kahn(edge, first, count)
     return edge, first, order
 

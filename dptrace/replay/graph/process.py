@@ -291,7 +291,7 @@ def _operators(events: RankEvents, timelines: Sequence[tuple[int, Timeline]], al
     """Return the operators that compute on a CPU, which are intervals of its timeline."""
     timeline = timelines[0][1]
     if not timeline.on_cpu:
-        return Operators(*EMPTY, EMPTY[0], np.empty(0, np.int32))
+        return Operators.empty()
     compute = _own_operators(timeline)
     number = {name: i for i, name in enumerate(events.names)}
     names = np.array([number.get(name, -1) for name in timeline.names], np.int32)

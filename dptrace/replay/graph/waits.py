@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import EMPTY, Int64, mask_of, median, unique
 from dptrace.readers.communication import GLOO_MESSAGES
 from dptrace.replay.graph.events import NOT_RECORDED, HostEvents, RankEvents, previous_in_group
@@ -31,7 +32,7 @@ _OVERLAP_NS = 50 * US
 _MIN_SAMPLES = 8
 
 
-class DeviceOrder(msgspec.Struct, frozen=True):
+class DeviceOrder(Columns, frozen=True):
     """The device intervals of one process, sorted by start; one entry per interval in each column."""
 
     start_ns: Int64
@@ -53,9 +54,6 @@ class DeviceOrder(msgspec.Struct, frozen=True):
     the call took longer than launches do; else -1."""
     gap_ns: int
     """Between neighbors that wait in a stream's queue."""
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
     def last_launched(self, before: Int64) -> Int64:
         """Return for each host event and each lane the last interval launched before it, or -1: events × lanes."""
@@ -377,7 +375,7 @@ _SLOW_FACTOR, _SLOW_NS, _MIN_IN_FLIGHT = 10, 50 * US, 512
 """A launch that takes this much longer than usual while this many are in flight waited for room in the queue."""
 
 
-class BlockingCalls(msgspec.Struct, frozen=True):
+class BlockingCalls(Columns, frozen=True):
     """The calls that wait for the device; one entry per call in each column."""
 
     event: Int64
@@ -390,9 +388,6 @@ class BlockingCalls(msgspec.Struct, frozen=True):
     """From what it waits for to its return."""
     queue: NDArray[np.bool_]
     """Whether it returns when the target starts, since then the queue has room; else when it ends."""
-
-    def __len__(self) -> int:
-        return len(self.event)
 
     @property
     def edge_kind(self) -> NDArray[np.uint8]:

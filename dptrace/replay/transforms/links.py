@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, median, unique
 from dptrace.core.numbers import Number
 from dptrace.core.units import duration
@@ -37,7 +37,7 @@ _SLOWEST_HOP = 2.0
 """A hop has this much more than the shortest time of a collective's hop at most."""
 
 
-class TransferCosts(msgspec.Struct, frozen=True):
+class TransferCosts(Columns, frozen=True):
     """The transfers that take time, one entry per transfer in each column."""
 
     task: Int64
@@ -49,9 +49,6 @@ class TransferCosts(msgspec.Struct, frozen=True):
     hops: Floats
     share: Floats
     """Of the algorithm that it presumably uses: how often it pays a link's latency, and moves its bytes over a link."""
-
-    def __len__(self) -> int:
-        return len(self.task)
 
 
 def transfer_costs(model: Model) -> TransferCosts:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, unique
 from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
@@ -25,7 +25,7 @@ VAGUE: tuple[Label, ...] = (MANY, _UNNAMED)
 """Labels of whatever has no name: not one thing that all ranks do."""
 
 
-class Pieces(msgspec.Struct, frozen=True):
+class Pieces(Columns, frozen=True):
     """Pieces of a rank's own work, sorted by segment; one entry per piece in each array."""
 
     length_ns: Int64
@@ -43,23 +43,16 @@ class Pieces(msgspec.Struct, frozen=True):
     place: Int64
     """Number of its place in the program of its rank: its call or kernel, or the two calls around a pause."""
 
-    def only(self, chosen: Int64) -> Pieces:
-        """Select or reorder pieces."""
-        return Pieces(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
-
     def by_segment(self) -> Pieces:
         """Sort pieces by segment."""
-        return self.only(np.argsort(self.segment, kind="stable"))
+        return self.take(np.argsort(self.segment, kind="stable"))
 
 
 def joined(pieces: Sequence[Pieces], segment: int) -> tuple[Pieces, Int64]:
     """Return the pieces of all ranks in one segment, and the rank of each."""
     bounds = [np.searchsorted(own.segment, (segment, segment + 1)).tolist() for own in pieces]
-    columns = (
-        np.concatenate([getattr(own, name)[low:high] for own, (low, high) in zip(pieces, bounds, strict=True)])
-        for name in Pieces.__struct_fields__
-    )
-    return Pieces(*columns), np.repeat(np.arange(len(pieces)), [high - low for low, high in bounds])
+    whole = Pieces.concat([own.take(slice(low, high)) for own, (low, high) in zip(pieces, bounds, strict=True)])
+    return whole, np.repeat(np.arange(len(pieces)), [high - low for low, high in bounds])
 
 
 def spent_on(pieces: Sequence[Pieces], label: int, segments: int) -> Int64:

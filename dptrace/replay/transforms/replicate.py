@@ -231,7 +231,7 @@ class _Plan:
         edges.add(arrival, transfer, 0, EdgeKind.RENDEZVOUS)
         joins = np.array(self._joins, np.int64).reshape(-1, 3)
         edges.add(transfer[joins[:, 0]], joins[:, 1], joins[:, 2], EdgeKind.JOIN)
-        return Edge.joined([self._of.graph.edge, edges.table()])
+        return Edge.concat([self._of.graph.edge, edges.table()])
 
     def _transfers(self, arrival: Int64, transfer: Int64, at: Int64) -> Transfers:
         count = len(transfer)
@@ -284,4 +284,4 @@ class _Plan:
         wider = replace(first, names=(*first.names, _NAME), collectives=(*first.collectives, *collectives), **joined)
         order = np.argsort(wider.start_ns, kind="stable")
         place = (index, np.concatenate((tasks, arrival))[order])
-        return (wider.filter(order), *of.run.timelines[1:]), (place, *of.place[1:])
+        return (wider.take(order), *of.run.timelines[1:]), (place, *of.place[1:])

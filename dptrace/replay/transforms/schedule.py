@@ -19,6 +19,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import EMPTY, Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
@@ -43,15 +44,12 @@ _ITEM_BYTES = {"double": 8, "float": 4, "c10::half": 2, "c10::bfloat16": 2}
 _SIZES = "Record with dptrace record, or with record_shapes=True, so that the trace has the shapes of gradients."
 
 
-class AccumulatedGradients(msgspec.Struct, frozen=True):
+class AccumulatedGradients(Columns, frozen=True):
     """When autograd had each gradient of a rank, in order of time; one entry per gradient in each column."""
 
     end_ns: Int64
     bytes: Int64
     """0 where the file has no shapes."""
-
-    def __len__(self) -> int:
-        return len(self.end_ns)
 
 
 def collect_gradients(trace: Trace) -> AccumulatedGradients:
@@ -316,8 +314,8 @@ class _Rebuilt:
 
     def model(self) -> Model:
         """Return the model with the new edges."""
-        edge = replace(self._of.graph.edge, lag_ns=self._lags).filter(~self._gone)
-        return with_times(self._of, self._durations).with_edges(Edge.joined([edge, self._edges.table()]))
+        edge = replace(self._of.graph.edge, lag_ns=self._lags).take(~self._gone)
+        return with_times(self._of, self._durations).with_edges(Edge.concat([edge, self._edges.table()]))
 
     def carry(self, step: GradientStep, ready: Int64, ends: list[int], divided: bool) -> None:
         """Let the all-reduces of a step carry these buckets instead.

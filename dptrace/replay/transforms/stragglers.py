@@ -307,7 +307,7 @@ def _cut(
     known, of = np.unique(of[chosen], return_inverse=True)
     cut = take(own.length_ns[chosen], of, ns.reshape(-1)[known])
     chosen = chosen[cut > 0]
-    return own.only(chosen), rank[chosen], cut[cut > 0]
+    return own.take(chosen), rank[chosen], cut[cut > 0]
 
 
 def _parts(cuts: _Cuts) -> Iterator[Excess]:

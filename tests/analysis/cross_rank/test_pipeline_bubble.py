@@ -166,7 +166,7 @@ def test_interleaved_and_zero_bubble_are_known_by_their_actions() -> None:
         replace(t, actions=replace(t.actions, stage=np.array(s, np.int32)))
         for t, s in zip(one, ([0, 3] * 2, [1, 2] * 2), strict=True)
     ]
-    ahead = [replace(t, actions=t.actions.filter(t.actions.kind == Action.F)) for t in one]
+    ahead = [replace(t, actions=t.actions.take(t.actions.kind == Action.F)) for t in one]
 
     schedules = [Run("r", tuple(timelines)).pipelines[0].schedule for timelines in ((parted, one[1]), two, both, ahead)]
     assert ["zero-bubble", "interleaved", "v-shaped", "forward-only"] == schedules

@@ -53,7 +53,7 @@ def test_backward_recompute_and_search_are_reported_by_step() -> None:
     assert ([40, 0], [90, 0]) == (device.backward_start_ns.tolist(), device.backward_end_ns.tolist())
     assert [20, 0] == device.recompute_ns.tolist()
     assert ([20, 0], [10, 0]) == (device.parameter_search_ns.tolist(), device.parameter_search_idle_ns.tolist())
-    assert device.timeline.filter(device.timeline.recompute).recompute.all()
+    assert device.timeline.take(device.timeline.recompute).recompute.all()
 
 
 # Distribution of tokens over experts.

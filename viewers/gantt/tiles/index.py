@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, unique
 
 # Index the intervals of a lane in blocks: what each category covers before a block, and where its intervals lie.
@@ -157,8 +158,7 @@ def _accumulate(
 _PLACES = np.arange(BLOCK)
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Columns, frozen=True):
     """Some intervals of a lane in the order of their starts."""
 
     position: Int64
@@ -168,20 +168,6 @@ class Rows:
     category: NDArray[np.uint8]
     name: NDArray[np.integer]
     stream: NDArray[np.integer]
-
-    def __len__(self) -> int:
-        return len(self.position)
-
-    def chosen(self, index: NDArray[Any]) -> Rows:
-        """Return some of these intervals, by mask or positions."""
-        return Rows(
-            self.position[index],
-            self.start_ns[index],
-            self.duration_ns[index],
-            self.category[index],
-            self.name[index],
-            self.stream[index],
-        )
 
 
 class Lane:
@@ -247,7 +233,7 @@ class Lane:
         chosen = touching if all_of_them else touching & (self.longest[low:high] >= shortest_ns)
         rows = self.rows_of_blocks(low + np.flatnonzero(chosen))
         kept = (rows.start_ns < end_ns) & (rows.start_ns + rows.duration_ns > start_ns)
-        return rows.chosen(kept if all_of_them else kept & (rows.duration_ns >= shortest_ns)), all_of_them
+        return rows.take(kept if all_of_them else kept & (rows.duration_ns >= shortest_ns)), all_of_them
 
     def rows_of_blocks(self, blocks: NDArray[np.intp]) -> Rows:
         """Return all intervals of some blocks."""
@@ -261,7 +247,7 @@ class Lane:
             records["name"].ravel(),
             records["stream"].ravel(),
         )
-        return rows.chosen(position < self.count)
+        return rows.take(position < self.count)
 
     def names_of_blocks(self, low: int, high: int) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
         """Return names and durations of all intervals from one block to another."""
@@ -298,7 +284,7 @@ class Lane:
         ends = self.end[low:high]
         rows = self.rows_of_blocks(low + np.flatnonzero(ends >= time_ns if inclusive else ends > time_ns))
         end = rows.start_ns + rows.duration_ns
-        return rows.chosen((rows.start_ns <= time_ns) & ((end >= time_ns) if inclusive else (end > time_ns)))
+        return rows.take((rows.start_ns <= time_ns) & ((end >= time_ns) if inclusive else (end > time_ns)))
 
     def touching(self, start_ns: float, end_ns: float) -> int:
         """Return the number of intervals that touch a window, its ends included."""
@@ -308,11 +294,11 @@ class Lane:
         """Return the shortest interval at a time, else the nearest that begins or ends within *slack_ns*, if any."""
         running = self.running(time_ns)
         if len(running):
-            return running.chosen(np.array([int(running.duration_ns.argmin())]))
+            return running.take(np.array([int(running.duration_ns.argmin())]))
         following = self.started(time_ns)
         near = self.rows_at(np.arange(max(following - 1, 0), min(following + 1, self.count)))
         away = np.maximum(near.start_ns - time_ns, time_ns - near.start_ns - near.duration_ns)
-        return near.chosen(np.argsort(away, kind="stable")[:1][np.sort(away)[:1] <= slack_ns])
+        return near.take(np.argsort(away, kind="stable")[:1][np.sort(away)[:1] <= slack_ns])
 
 
 # The time that categories cover before regular times, for views in which a pixel holds very many intervals.

@@ -124,7 +124,7 @@ def _blocks(store: TileStore, stored: StoredLane, asked: Window) -> Iterator[tup
 def _cut(rows: Rows, begin: float, end: float) -> _Cut:
     stop = rows.start_ns + rows.duration_ns
     inside = (rows.start_ns < end) & ((stop > begin) | (rows.start_ns >= begin))
-    return rows.chosen(inside), np.maximum(rows.start_ns[inside], begin), np.minimum(stop[inside], end)
+    return rows.take(inside), np.maximum(rows.start_ns[inside], begin), np.minimum(stop[inside], end)
 
 
 def _covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:

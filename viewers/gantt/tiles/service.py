@@ -69,7 +69,7 @@ class LaneHits:
 
     def hits(self, rows: Rows) -> Rows:
         """Return those of some intervals that are hits."""
-        return rows.chosen(self.wanted[getattr(rows, self.field)])
+        return rows.take(self.wanted[getattr(rows, self.field)])
 
     def started(self, time_ns: float) -> tuple[int, int]:
         """Return number and time of the hits that begin until a time."""
