@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
@@ -434,30 +434,37 @@ def _moved(comparison: Comparison) -> list[str]:
         rows = [(row.label, row.transfer) for row in _not_resized(comparison.collective_changes) if row.transfer]
         texts += [(change, f"transfer of {label}", _share(change)) for label, change in rows if change.beyond]
     texts.sort(key=lambda one: (one[0].name not in PARTS, -abs(one[0].delta)))
-    late = _who_is_late(comparison, every.get("exposed_comm_ns"), every.get("exposed_wait_ns"))
+    late = _who_is_late(comparison, every)
     return [
         f"{late if late and change is every['exposed_comm_ns'] else name} {signed_duration(change.delta)}{where}"
         for change, name, where in texts
     ]
 
 
-def _who_is_late(comparison: Comparison, exposed: Change | None, wait: Change | None) -> str:
-    """Return which ranks the others wait for, where that is nearly all that exposed communication changed by."""
-    if exposed is None or wait is None or not (exposed.beyond and wait.beyond):
+def _who_is_late(comparison: Comparison, every: Mapping[str, Change]) -> str:
+    """Return which ranks the others wait for, where that is nearly all that exposed communication changed by.
+
+    Messages of a pipeline are not divided into waits and transfers: there, a late rank has to explain most of the step.
+    """
+    exposed, wait, wall = (every.get(name) for name in ("exposed_comm_ns", "exposed_wait_ns", "wall_ns"))
+    if exposed is None or wall is None or not exposed.beyond:
         return ""
-    if not _MOSTLY <= wait.delta / (exposed.delta or 1) <= 1 / _MOSTLY:
-        return ""
-    more, less = (comparison.b, comparison.a) if wait.delta > 0 else (comparison.a, comparison.b)
-    if isinstance(more.run, StoredRun) or isinstance(less.run, StoredRun):
+    if wait is None:
+        is_known, least = wall.beyond, _MOSTLY * abs(wall.delta)
+    else:
+        is_known = wait.beyond and _MOSTLY <= wait.delta / (exposed.delta or 1) <= 1 / _MOSTLY
+        least = abs(wait.delta) / 2
+    more, less = (comparison.b, comparison.a) if exposed.delta > 0 else (comparison.a, comparison.b)
+    if not is_known or isinstance(more.run, StoredRun) or isinstance(less.run, StoredRun):
         return ""
     before = {tuple(finding.evidence["ranks"]): finding.figure[0] for finding in _stragglers(less.run)}
     largest = max(_stragglers(more.run), key=lambda finding: finding.figure[0], default=None)
     if largest is None:
         return ""
     ranks, cause = largest.evidence["ranks"], largest.evidence["cause"]
-    if largest.figure[0] - before.get(tuple(ranks), 0) < abs(wait.delta) / 2:
+    if largest.figure[0] - before.get(tuple(ranks), 0) < least:
         return ""
-    is_one, now = len(ranks) == 1, wait.delta > 0
+    is_one, now = len(ranks) == 1, exposed.delta > 0
     late = (("is" if is_one else "are") if now else ("was" if is_one else "were")) + " late"
     who = ranks_text(ranks)
     if cause in HOST_CAUSES:

@@ -23,10 +23,12 @@ from dptrace.load.options import ReadOptions
 from dptrace.run.run import Run
 from dptrace.viewers.pages.ci import junit_xml, markdown
 from dptrace.viewers.terminal.comparison import print_comparison
+from tests.support import programs
 from tests.support.builders import TimelineBuilder
 from tests.support.evidence import REMOVALS, read
 from tests.support.jobs import job, run_of
 from tests.support.planted import Plant, planted_job
+from tests.support.programs import one_forward_one_backward, pipeline, write
 from tests.support.real_traces import needs_real_traces, real
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
@@ -368,6 +370,18 @@ def test_who_is_late_is_said_in_place_of_exposed_communication(tmp_path: Path, k
 
     assert f"waiting because {said} +" in compare([clean], [late]).summary()
     assert f"waiting because {gone} {MINUS}" in compare([late], [clean]).summary()
+
+
+def test_a_late_stage_is_said_where_waits_are_not_measured(tmp_path: Path) -> None:
+    """A pipeline's messages are waits and transfers in one; without the late stage, the step is as long as before."""
+    program = pipeline(one_forward_one_backward, 3)
+    clean, late = (
+        dptrace.open(write(tmp_path / name, programs.run(program, 3, plants)), cache=False)
+        for name, plants in (("clean", ()), ("late", (programs.Plant(1, "F", 15),)))
+    )
+
+    assert "waiting because rank 1's host is late +" in compare([clean], [late]).summary()
+    assert f"waiting because rank 1's host was late {MINUS}" in compare([late], [clean]).summary()
 
 
 def test_what_all_ranks_send_longer_is_nobodys_lateness() -> None:
