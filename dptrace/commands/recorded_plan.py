@@ -31,6 +31,7 @@ from dptrace.model.training.layout import HeldActivations, held_activations
 from dptrace.model.training.memory import ActivationPlan, StateBytes, end_bytes, model_activation_bytes
 from dptrace.model.training.shape import ModelShape, decoder_shape, perceptron
 from dptrace.readers.discovery import find
+from dptrace.readers.source import Source
 from dptrace.readers.storage import open_source
 from dptrace.record.options.modes import DATA_PARALLEL, DECODERS, MODELS, REPLICATED, WIDTHS
 
@@ -55,7 +56,7 @@ def recorded_memory(path: str, gpu: str | None = None, gpu_memory: float | None 
     """
     sources = find([path])
     if sources.run_file is None:
-        with open_source(sources.files[0].outer()):
+        with open_source(Source.of(sources.files[0].container)):
             pass
     return compared_memory(sources.metadata, path, gpu, gpu_memory)
 

@@ -103,16 +103,12 @@ def _own_files(folder: Path) -> Iterator[Path]:
         yield from stale_parts(place)
 
 
-def fetch(source: Source, key: Sequence[object], type: type[Value], mapped: bool = True) -> Value | None:
-    """Return the value stored for this file and these options; None without one.
+def fetch(identity: Identity | None, key: Sequence[object], type: type[Value], mapped: bool = True) -> Value | None:
+    """Return the value stored for the file of this identity and these options; None without one.
 
     Args:
         mapped: map its arrays, instead of copying them to memory.
     """
-    return _fetch(file_identity(source), key, type, mapped)
-
-
-def _fetch(identity: Identity | None, key: Sequence[object], type: type[Value], mapped: bool = True) -> Value | None:
     return None if identity is None else read_entry(_entry(identity, key), type, mapped)
 
 
@@ -328,7 +324,7 @@ def _key_of(reading: SecondPass[Any], source: Source, patterns: object) -> tuple
 def _cached(source: Source, read_options: ReadOptions, identity: Identity | None) -> RankFile | None:
     """Return what the cache holds of a file; figures are copied, since a mapping would keep the whole entry."""
     figures_only = read_options.figures_only
-    stored = _fetch(identity, _key(source, read_options, figures_only), StoredFile, mapped=not figures_only)
+    stored = fetch(identity, _key(source, read_options, figures_only), StoredFile, mapped=not figures_only)
     return None if stored is None else stored.whole()
 
 
@@ -467,7 +463,7 @@ class FileRereader(msgspec.Struct, frozen=True):
     def _read(self, source: Source, reading: SecondPass[Result]) -> Result | None:
         patterns, identity = self.read_options.patterns, file_identity(source) if self.read_options.cache else None
         key = _key_of(reading, source, patterns)
-        result = _fetch(identity, key, reading.type)
+        result = fetch(identity, key, reading.type)
         if result is not None:
             return result
         try:

@@ -34,7 +34,7 @@ from dptrace.core.units import sanitize
 from dptrace.errors import TraceError
 from dptrace.readers.formats import export_command, is_database
 from dptrace.readers.source import Source
-from dptrace.readers.storage import file_identity
+from dptrace.readers.storage import container, file_identity
 
 if TYPE_CHECKING:
     import sqlite3
@@ -97,7 +97,7 @@ class Work(NamedTuple):
 def work_in(source: Source) -> Work | None:
     """Return when the GPUs of an export worked; None where it does not say, or can't be read, which reading tells."""
     try:
-        return _work_in(source.container, file_identity(source.outer()))
+        return _work_in(source.container, container(source).identity())
     except TraceError:
         return None
 

@@ -158,10 +158,6 @@ class Source:
         """The path or URL that is opened: the archive of a member, else the file itself."""
         return self.place or self.address
 
-    def outer(self) -> Source:
-        """Return the archive that the file is in, or the file itself."""
-        return Source.of(self.container)
-
     def absolute(self) -> Source:
         """Return the same file by an absolute path, for a process in another working folder.
 

@@ -82,7 +82,7 @@ def location(source: Source) -> Location:
 
 def container(source: Source) -> Container:
     """Return the file on this machine or at a URL that the source is, or is in."""
-    outer = source.outer() if source.member else source
+    outer = Source.of(source.container) if source.member else source
     return remote.RemoteFile(outer.address, outer.place) if outer.remote else LocalFile(outer.address)
 
 

@@ -79,18 +79,18 @@ def test_what_is_stored_is_found_for_the_same_file_and_way_only(
     """Another way, the file written again, other code: nothing; what changed while it was read is not kept."""
     entry = stored(cache_source, "pattern")
 
-    found = rank_file.fetch(cache_source, ("pattern",), Kind)
+    found = rank_file.fetch(file_identity(cache_source), ("pattern",), Kind)
     assert found is not None
     assert np.array_equal(VALUE["a"], found["a"])
     assert entry is not None
-    assert None is rank_file.fetch(cache_source, ("other",), Kind)
+    assert None is rank_file.fetch(file_identity(cache_source), ("other",), Kind)
     before = file_identity(cache_source)
     os.utime(tmp_path / "t.json", ns=(1, 1))
-    assert None is rank_file.fetch(cache_source, ("pattern",), Kind)
+    assert None is rank_file.fetch(file_identity(cache_source), ("pattern",), Kind)
     assert rank_file.store(cache_source, (), VALUE, before) is None
     stored(cache_source)
     monkeypatch.setattr(rank_file, "_code", lambda: "newer")
-    assert None is rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(file_identity(cache_source), (), Kind)
 
 
 def _rewrite_in_place(source: Source) -> None:
@@ -125,9 +125,9 @@ def test_what_is_not_the_entry_of_a_file_gives_way_to_it(
     assert entry is not None
     spoil(cache_source, entry)
 
-    assert None is rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(file_identity(cache_source), (), Kind)
     stored(cache_source)
-    assert rank_file.fetch(cache_source, (), Kind) is not None
+    assert rank_file.fetch(file_identity(cache_source), (), Kind) is not None
 
 
 @pytest.mark.usefixtures("folder")
@@ -138,7 +138,7 @@ def test_where_nothing_can_be_written_nothing_is_wrong(
     monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "t.json" / "cache"))
 
     assert stored(cache_source) is None
-    assert None is rank_file.fetch(cache_source, (), Kind)
+    assert None is rank_file.fetch(file_identity(cache_source), (), Kind)
 
 
 @pytest.mark.usefixtures("folder")
@@ -152,7 +152,7 @@ def test_the_oldest_go_when_there_is_no_room(
     os.utime(first, (time.time() - 100,) * 2)
     os.utime(second, (time.time() - 50,) * 2)
     (folder / f".dptrace.{'0' * 16}.part").write_text("")
-    rank_file.fetch(cache_source, (1,), Kind)
+    rank_file.fetch(file_identity(cache_source), (1,), Kind)
     monkeypatch.setattr(rank_file, "_LIMIT", 2 * first.stat().st_size)
 
     third = stored(cache_source, 3)
