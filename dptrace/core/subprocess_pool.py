@@ -166,7 +166,7 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result | DptraceErr
         return error
 
 
-_PATIENCE_S = 5
+_END_TIMEOUT_S = 5
 """How long a process may take to notice that it is to end; one long computation in C delays that."""
 _LOST = object()
 """In place of a result: none has arrived."""
@@ -212,7 +212,7 @@ class _Worker(PythonProcess):
 
         if self.working:
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(_PATIENCE_S)
+                self.process.wait(_END_TIMEOUT_S)
         self.process.kill()
         self.thread.join()
         super().stop()

@@ -23,7 +23,7 @@ from dptrace.core.notes import Note
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError, TraceError
-from dptrace.load.open import assign_ranks, raise_unless_left_out, split_ranks, without_errors
+from dptrace.load.open import assign_ranks, collect_results, raise_if_required, split_ranks
 from dptrace.load.rank_file import refuse_damage
 from dptrace.readers.discovery import Sources
 from dptrace.readers.kineto.columns import EventSink
@@ -329,10 +329,10 @@ def read_ranks(
                 if strict:
                     refuse_damage(frames.path, frames.damage)
             except DptraceError as error:
-                raise_unless_left_out(found, index, error, strict)
+                raise_if_required(found, index, error, strict)
                 results[index] = error
         found, results = split_ranks(found, results)
-    files, notes = without_errors(found, results)
+    files, notes = collect_results(found, results)
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     notes += [str(note) for note in (*(note for file in files for note in file.damage), *guesses)]
     return dict(sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])), notes

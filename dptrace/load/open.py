@@ -50,7 +50,7 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
         DptraceError: reading failed for a reason outside the files, such as an unreachable Dask cluster.
     """
     if read_options.dask is not None and read_options.operators:
-        read_options = replace(read_options, also=(*read_options.also, OPERATOR_CALLS))
+        read_options = replace(read_options, prefetch=(*read_options.prefetch, OPERATOR_CALLS))
     # To read an entry of the cache takes less time than to send it from another process.
     cached = [index for index, source in enumerate(sources) if is_cached(source, read_options)]
     rest = sorted({*range(len(sources))} - {*cached})
@@ -148,7 +148,7 @@ def open_run(
         for place, result in read_files([sources.files[index] for index in unread], read_options):
             index = unread[place]
             if isinstance(result, DptraceError):
-                raise_unless_left_out(sources, index, result, read_options.strict)
+                raise_if_required(sources, index, result, read_options.strict)
                 results[index] = result
             else:
                 results[index] = share(result)
@@ -163,7 +163,7 @@ def open_run(
 def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name: str, read_options: ReadOptions) -> Run:
     """Return the run of what was read of its files."""
     _leave_out_cpus(sources, results, read_options.strict)
-    files, left_out = without_errors(sources, results)
+    files, left_out = collect_results(sources, results)
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
@@ -216,7 +216,7 @@ def _leave_out_cpus(sources: Sources, results: dict[int, RankFile | DptraceError
             "not compared with kernels. Open it on its own, or record this rank again."
         )
         error = TraceError(text)
-        raise_unless_left_out(sources, index, error, strict)
+        raise_if_required(sources, index, error, strict)
         results[index] = error
 
 
@@ -313,7 +313,7 @@ _MAX_ERRORS = 5
 """Unreadable files whose errors are listed."""
 
 
-def raise_unless_left_out(sources: Sources, index: int, error: DptraceError, strict: bool) -> None:
+def raise_if_required(sources: Sources, index: int, error: DptraceError, strict: bool) -> None:
     """Raise why a file can't be read if it is the only one or the user named it, or where *strict* allows no gap."""
     if isinstance(error, SeveralRanksError):  # split_ranks lets them be read one by one
         return
@@ -348,7 +348,7 @@ def split_ranks(
     return msgspec.structs.replace(sources, files=tuple(files), named=frozenset(named), notes=tuple(notes)), read
 
 
-def without_errors(sources: Sources, found: Mapping[int, Value | DptraceError]) -> tuple[list[Value], list[str]]:
+def collect_results(sources: Sources, found: Mapping[int, Value | DptraceError]) -> tuple[list[Value], list[str]]:
     """Return what was read, in the order of the files, and the notes on them.
 
     Args:

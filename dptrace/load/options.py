@@ -35,7 +35,7 @@ class ReadOptions:
     """Address of a Dask scheduler whose workers read the files, or ``local`` for a cluster on this machine."""
     figures_only: bool = False
     """Drop all intervals but communication once the figures are computed."""
-    also: tuple[SecondPass[Any], ...] = ()
+    prefetch: tuple[SecondPass[Any], ...] = ()
     """What is read of each file again next: it is put into the cache at once, by the process that reads the file."""
     operators: bool = False
     """Also read operators with their inputs, in the same pass over each file, for what is asked of them next."""

@@ -40,11 +40,11 @@ Value = TypeVar("Value")
 
 _LIMIT = 4 << 30
 """Total bytes of the entries; beyond it, the least recently used are removed."""
-_FIGURE_ROOMS = ("core", "readers", "timeline", "model", "analysis", "load")
+_FIGURE_PACKAGES = ("core", "readers", "timeline", "model", "analysis", "load")
 """The packages whose code determines the contents of an entry."""
-_CHART_ROOMS = (*_FIGURE_ROOMS, "run", "viewers")
+_CHART_PACKAGES = (*_FIGURE_PACKAGES, "run", "viewers")
 """The same for the index of a chart."""
-_ANSWER_ROOMS = (*_FIGURE_ROOMS, "run", "replay")
+_ANSWER_PACKAGES = (*_FIGURE_PACKAGES, "run", "replay")
 """The same for an answer about a run."""
 _FIGURES = ("figures",)
 """What the key of an entry ends with that holds the figures of a file only."""
@@ -197,7 +197,7 @@ def index_entry(sources: Sequence[Source], key: Sequence[object]) -> Path | None
     identities = [file_identity(source) for source in sources]
     if None in identities:
         return None
-    entry = cache_folder() / f"{_digest((_code(_CHART_ROOMS), identities, tuple(key)))}.tiles"
+    entry = cache_folder() / f"{_digest((_code(_CHART_PACKAGES), identities, tuple(key)))}.tiles"
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if entry.exists():
@@ -215,14 +215,14 @@ def answer_entry(identities: Sequence[object], key: Sequence[object]) -> Path:
         identities: those of all files of the run.
         key: how they were read, and all else that the answer depends on.
     """
-    return cache_folder() / f"{_digest((_code(_ANSWER_ROOMS), identities, tuple(key)))}.answer"
+    return cache_folder() / f"{_digest((_code(_ANSWER_PACKAGES), identities, tuple(key)))}.answer"
 
 
 def _digest(value: object) -> str:
     return blake2b(repr(value).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def _code(rooms: tuple[str, ...] = _FIGURE_ROOMS) -> tuple[str, ...]:
+def _code(rooms: tuple[str, ...] = _FIGURE_PACKAGES) -> tuple[str, ...]:
     """Return digests of the code that computes figures: an entry from other code does not match."""
     return tuple(map(_code_of, rooms))
 
@@ -279,7 +279,7 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
         file = _cached(source, read_options, identity)
         if file is not None:
             file = file.with_path(source.address)
-            _store_also(source, read_options, None, identity)
+            _prefetch(source, read_options, None, identity)
         else:
             patterns = read_options.patterns
             trace = read_trace(source, patterns.comm, jobs, operators=read_options.operators)
@@ -291,7 +291,7 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
             file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage, digest)
             identity = _unchanged(source, identity)
             _store_file(source, read_options, file, identity)
-            _store_also(source, read_options, trace, identity)
+            _prefetch(source, read_options, trace, identity)
             if trace.operators is not None:
                 file = _with_operators(file, trace, source, read_options, identity)
         if read_options.strict:
@@ -333,11 +333,11 @@ def _store_file(source: Source, read_options: ReadOptions, file: RankFile, ident
         _store(identity, _key(source, read_options, figures_only), StoredFile.of(kept))
 
 
-def _store_also(source: Source, read_options: ReadOptions, trace: Trace | None, identity: Identity | None) -> None:
+def _prefetch(source: Source, read_options: ReadOptions, trace: Trace | None, identity: Identity | None) -> None:
     """Store what is read next of a file, unless the cache has it; *trace* is what its figures were computed from."""
     if identity is None:
         return
-    for reading in read_options.also:
+    for reading in read_options.prefetch:
         key = _key_of(reading, source, read_options.patterns)
         if _entry(identity, key).exists():
             continue
@@ -373,7 +373,7 @@ def entries_of(source: Source, read_options: ReadOptions) -> tuple[Path, ...]:
     if identity is None:
         return ()
     keys = [_key(source, read_options, read_options.figures_only)]
-    keys += [_key_of(reading, source, read_options.patterns) for reading in read_options.also]
+    keys += [_key_of(reading, source, read_options.patterns) for reading in read_options.prefetch]
     return tuple(_entry(identity, key) for key in keys)
 
 
@@ -391,7 +391,7 @@ class SentFile(msgspec.Struct, frozen=True):
 
     file: RankFile
     also: tuple[Any, ...]
-    """The result of each reading of ``ReadOptions.also``; None where the file can't be read again."""
+    """The result of each reading of ``ReadOptions.prefetch``; None where the file can't be read again."""
 
 
 def read_to_send(
@@ -410,7 +410,7 @@ def read_to_send(
         return None
     reread = FileRereader((source,), read_options)
     known = {OPERATOR_CALLS.name: file.operators}
-    also = tuple(known.get(reading.name) or reread(file.path, reading) for reading in read_options.also)
+    also = tuple(known.get(reading.name) or reread(file.path, reading) for reading in read_options.prefetch)
     return SentFile(replace(file, operators=None), also)
 
 
@@ -419,7 +419,7 @@ def keep_sent(source: Source, read_options: ReadOptions, sent: SentFile | None) 
     identity, operators = file_identity(source), None
     if sent is not None:
         _store_file(source, read_options, sent.file, identity)
-        for reading, result in zip(read_options.also, sent.also, strict=True):
+        for reading, result in zip(read_options.prefetch, sent.also, strict=True):
             key, stored = _key_of(reading, source, read_options.patterns), None
             if result is not None and len(result) <= reading.most_cached:
                 stored = _store(identity, key, result)

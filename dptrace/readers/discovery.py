@@ -214,7 +214,7 @@ def _files_of_argument(text: str) -> _ArgumentFiles:
     if not matches:
         raise DptraceError(f"{text}: nothing matches this pattern.")
     notes: list[str] = []
-    found = _expanded([Source(str(file)) for file in _plain(matches, notes) if file.name != RUN_FILE])
+    found = _expand_archives([Source(str(file)) for file in _regular_files(matches, notes) if file.name != RUN_FILE])
     return replace(found, notes=(*notes, *found.notes))
 
 
@@ -246,7 +246,7 @@ def _at_url(url: str) -> _ArgumentFiles:
         matches = [Source.of(match) for match in remote.glob_files(url)]
         if not matches:
             raise DptraceError(f"{where}: nothing matches this pattern.")
-        return _expanded([file for file in matches if file.name != RUN_FILE])
+        return _expand_archives([file for file in matches if file.name != RUN_FILE])
     if is_archive(name):
         return _in_archive(Source.of(url))
     # The request costs time, and a server may refuse to list files that it lets you read.
@@ -276,7 +276,7 @@ def _in_folder(folder: Path) -> _ArgumentFiles:
         notes.append(_LEADS_OUT.format(run_file))
     patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, MAX_LEVELS + 1)]
     paths = (Path(path) for pattern in patterns for path in sorted(glob.glob(pattern)))
-    plain = _plain([path for path in paths if kind_of(path.name) is not None], notes)
+    plain = _regular_files([path for path in paths if kind_of(path.name) is not None], notes)
     files = [Source(str(file)) for file in plain if may_be_trace(file)]
     if found := _traces_among(
         files, Source(str(run_file)) if run_file.exists() and is_confined(run_file) else None, notes
@@ -325,7 +325,7 @@ def _in_archive(archive: Source) -> _ArgumentFiles:
     )
 
 
-def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
+def _regular_files(paths: Sequence[Path], notes: list[str]) -> list[Path]:
     """Keep the files, with a note on anything else that is named like a trace."""
     for path in paths:
         if path.name.lower().endswith(TRACE_SUFFIXES) and not path.is_file() and not path.is_dir():
@@ -360,13 +360,13 @@ def _traces_among(files: Sequence[Source], run_file: Source | None, notes: Seque
     if not groups:
         return None
     first = min(groups)[:3]
-    chosen = _expanded([file for key in sorted(groups) if key[:3] == first for file in groups[key]], run_file)
+    chosen = _expand_archives([file for key in sorted(groups) if key[:3] == first for file in groups[key]], run_file)
     owner = {rank_in_name(file.address): file.address for file in chosen.files}
     added: list[Source] = []
     left_out: list[str] = []
     notes = [*notes, *chosen.notes]
     for group in (groups[key] for key in sorted(groups) if key[:3] != first):
-        others = _expanded(group, optional=True)
+        others = _expand_archives(group, optional=True)
         notes += others.notes
         ranked = [(rank_in_name(file.address), file) for file in others.files]
         known = [(rank, file) for rank, file in ranked if rank is not None]
@@ -390,7 +390,7 @@ def kind_of(name: str) -> int | None:
     return next((kind for kind, ends in enumerate((*_KINDS, _REFUSED)) if name.lower().endswith(ends)), None)
 
 
-def _expanded(files: Sequence[Source], run_file: Source | None = None, optional: bool = False) -> _ArgumentFiles:
+def _expand_archives(files: Sequence[Source], run_file: Source | None = None, optional: bool = False) -> _ArgumentFiles:
     """Replace archives by the traces in them; one that has none is left out, unless all have none.
 
     Raises:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _AHEAD: dict[str, Any] = {"block_size": 4 << 20, "cache_type": "background", "cache_options": {"maxblocks": 2}}
 """fsspec fetches the next block while this one is decoded."""
 _BUFFER = 1 << 20
-_CONNECT, _SILENCE = 30, 60
-"""Timeouts in seconds: until a server answers, and between two bytes."""
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 30, 60
+"""Until a server answers, and between two bytes."""
 
 _PACKAGES = {
     # The package that reads such URLs, and the extra that installs it.
@@ -154,7 +154,11 @@ def _options(scheme: str) -> dict[str, Any]:
         from aiohttp import ClientTimeout
     except ImportError:
         raise MissingExtraError(f"Reading {scheme}:// needs aiohttp", "remote") from None
-    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)}}
+    return {
+        "client_kwargs": {
+            "timeout": ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_READ_TIMEOUT_S)
+        }
+    }
 
 
 @contextmanager

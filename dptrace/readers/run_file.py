@@ -64,13 +64,15 @@ def read_run_file(file: Source) -> tuple[dict[str, Any], list[str]]:
         reason = str(error).removeprefix(f"{file.address}: can't be read: ").rstrip(".")
         return {}, [f"{RUN_FILE} can't be read ({reason}); the traces are shown without it."]
     if not isinstance(content, dict):
-        return {}, [f"{RUN_FILE} holds no object, but {_shown(content)}; the traces are shown without it."]
+        return {}, [f"{RUN_FILE} holds no object, but {_describe(content)}; the traces are shown without it."]
     notes, wrong = [], list[str]()
     if infinite:
-        notes.append(f"{RUN_FILE} holds {listed([*map(_short, infinite)])}, which JSON does not have; read as null.")
+        notes.append(f"{RUN_FILE} holds {listed([*map(_truncate, infinite)])}, which JSON does not have; read as null.")
     _drop_wrong(content, _RUN, "", wrong)
     if wrong:
-        notes.append(f"{RUN_FILE}: left out, since its type is wrong: {listed([*map(_short, wrong)], separator='; ')}.")
+        notes.append(
+            f"{RUN_FILE}: left out, since its type is wrong: {listed([*map(_truncate, wrong)], separator='; ')}."
+        )
     return content, notes
 
 
@@ -81,30 +83,30 @@ def _drop_wrong(values: dict[str, Any], kinds: dict[str, Any], place: str, wrong
         outer = list if isinstance(kind, list) else dict if isinstance(kind, dict) else kind
         if value is None:
             continue
-        if not _is(value, outer):
-            wrong.append(f"{name} is {_shown(value)}, not {_NAMES[outer]}")
+        if not _has_type(value, outer):
+            wrong.append(f"{name} is {_describe(value)}, not {_NAMES[outer]}")
             del values[key]
         elif isinstance(kind, dict):
             _drop_wrong(value, kind, f"{name}.", wrong)
         elif isinstance(kind, list):
             inner = dict if isinstance(kind[0], dict) else kind[0]
             for number, element in enumerate(value):
-                if element is not None and not _is(element, inner):
-                    wrong.append(f"{name}[{number}] is {_shown(element)}, not {_NAMES[inner]}")
+                if element is not None and not _has_type(element, inner):
+                    wrong.append(f"{name}[{number}] is {_describe(element)}, not {_NAMES[inner]}")
                 elif isinstance(kind[0], dict) and element is not None:
                     _drop_wrong(element, kind[0], f"{name}[{number}].", wrong)
-            values[key] = [element for element in value if element is None or _is(element, inner)]
+            values[key] = [element for element in value if element is None or _has_type(element, inner)]
 
 
-def _is(value: object, kind: Any) -> bool:
+def _has_type(value: object, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _shown(value: object) -> str:
-    return _NAMES[type(value)] if isinstance(value, (dict, list)) else _short(json.dumps(value))
+def _describe(value: object) -> str:
+    return _NAMES[type(value)] if isinstance(value, (dict, list)) else _truncate(json.dumps(value))
 
 
-def _short(text: str) -> str:
+def _truncate(text: str) -> str:
     return sanitize(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
 
 

@@ -142,7 +142,7 @@ class Recording(Listener):
         self.rank_entry: dict[str, Any] = {}  # keys of rank_metadata.ADDED for this rank's entry in run.json
         self.device = device_of(())
         self.memory = MemoryTracker(model, self.device)
-        self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way, output.log)
+        self.profiler = WindowProfiler(self.rank_store, plan.settings, self._yield_profiler, output.log)
         if model is not None:
             self.set_parameters(model.parameters())
             self.profiler.modules.add(model)
@@ -374,7 +374,7 @@ class Recording(Listener):
             self.adopted.wanted = True
         self._windows = deque(window.later(steps) for window in self._windows)
 
-    def _make_way(self) -> None:
+    def _yield_profiler(self) -> None:
         """Turn the profiler off before the script's own starts; begin again later if nothing was recorded yet."""
         window = self._window
         if window is None or not self.profiler.is_on:

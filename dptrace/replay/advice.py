@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dptrace.analysis.findings.finding import is_compiled, leading
+from dptrace.analysis.findings.finding import is_compiled, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
@@ -146,7 +146,7 @@ def finding_checks(run: Run) -> list[Check]:
     if not (run.figures_only or run.on_cpu):
         found += compute_findings_of(run, after=True)
     checks: dict[str, Check] = {}
-    for one in leading(found):
+    for one in top_findings(found):
         gain, part = one.figure
         name = _ITEMS.get(one.kind, one.kind.replace("_", "-"))
         texts = RECORDED_TEXTS.get(name, RECORDED_TEXTS["other"])

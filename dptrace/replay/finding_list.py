@@ -161,19 +161,19 @@ class FindingList:
         least = MIN_SHARE * self._measurer.step_ns
         changes.sort(key=lambda one: (_is_once(one), -one.alone_ns))
         changes = _parts_first(changes, least)
-        gained = self._one_after_the_other(changes, least)
+        gained = self._cumulative_gains(changes, least)
         progress(0.9)
         needed = set[int]()
         if any(ns >= least and _is_unmasked(one, ns) for one, ns in zip(changes, gained, strict=True)):
             # What gains only with others comes at its own place, and before it those that it needs.
-            needed = self._needed(changes, gained, least)
+            needed = self._unmasking(changes, gained, least)
             most = {id(one): max(one.alone_ns, ns) for one, ns in zip(changes, gained, strict=True)}
             most |= {id(changes[number]): max(most.values()) for number in needed}
             first, order = {id(changes[number]) for number in needed}, [*map(id, changes)]
             changes.sort(key=lambda one: (_is_once(one), -most[id(one)], id(one) not in first))
             changes = _parts_first(changes, least)
             needed = {number for number, one in enumerate(changes) if id(one) in first}
-            gained = gained if [*map(id, changes)] == order else self._one_after_the_other(changes, least)
+            gained = gained if [*map(id, changes)] == order else self._cumulative_gains(changes, least)
         self._shown = [*self._shown, *zip(changes, gained, strict=True)]
         self._taken += [one.change for one in changes]
         self._gained += sum(gained)
@@ -181,7 +181,7 @@ class FindingList:
         listed = []
         for number, (one, ns) in enumerate(zip(changes, gained, strict=True)):
             if not one.is_late or max(one.alone_ns, ns) >= least or one.lost_ns >= max(1, _HIDDEN * latest):
-                listed.append(self._after_those_above(one, ns, number in needed))
+                listed.append(self._with_marginal_gain(one, ns, number in needed))
         progress(1)
         return _with_unknown([*(f for f in listed if not f.is_minor), *(f for f in listed if f.is_minor)], unknown)
 
@@ -210,7 +210,7 @@ class FindingList:
             gain = replace(gain, reason=f"{text}: without them, {estimate.pace()}.")
         return _Change(replace(finding, gain=gain), change, lost_ns)
 
-    def _one_after_the_other(self, changes: Sequence[_Change], least: float) -> list[int]:
+    def _cumulative_gains(self, changes: Sequence[_Change], least: float) -> list[int]:
         """Return what each gains once what the list has, and those before it, are gone."""
         gained, own, count = [0] * len(changes), [number for number, one in enumerate(changes) if one.is_known], 0
         while count < len(own) and changes[own[count]].alone_ns >= least:
@@ -243,7 +243,7 @@ class FindingList:
             return max(least, changes[numbers[0]].alone_ns)
         return max(least, self._measurer.gain_ns(list(dict.fromkeys(taken))))
 
-    def _needed(self, changes: Sequence[_Change], gained: Sequence[int], least: float) -> set[int]:
+    def _unmasking(self, changes: Sequence[_Change], gained: Sequence[int], least: float) -> set[int]:
         """Return which gain nothing themselves, but one of those that gain only with others needs them."""
         last = max(n for n, ns in enumerate(gained) if ns >= least and _is_unmasked(changes[n], ns))
         kept = [number for number in range(last + 1) if changes[number].is_known]
@@ -259,7 +259,7 @@ class FindingList:
                 kept = others
         return found
 
-    def _after_those_above(self, one: _Change, ns: int, is_needed: bool) -> Finding:
+    def _with_marginal_gain(self, one: _Change, ns: int, is_needed: bool) -> Finding:
         """Return a finding with what it gains after those above it, and why that is far less."""
         gain, finding = one.finding.gain, one.finding
         if gain.ns is None:
@@ -271,7 +271,7 @@ class FindingList:
         elif ns < _FAR_BELOW * gain.ns:
             left = duration(ns) if ns else "nothing"
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
-        gain = replace(gain, next_ns=ns, share=ns / self._measurer.mean_step_ns, reason=reason)
+        gain = replace(gain, marginal_ns=ns, share=ns / self._measurer.mean_step_ns, reason=reason)
         return replace(finding, gain=gain, evidence=finding.evidence | ({"needed": True} if is_needed else {}))
 
 

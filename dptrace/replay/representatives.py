@@ -26,7 +26,7 @@ MOST_REPLAYED = 64
 _MOST_NOTABLE = 12
 _ALIKE = 0.001
 """Share of a step by which the figures of ranks may differ where others are further apart."""
-_WORTH = 0.75
+_MAX_REPLAYED_SHARE = 0.75
 """Share of the ranks from which all are replayed instead."""
 _OTHER_PROGRAM = 1 << 50
 """More than any figure: ranks of another program never stand for each other."""
@@ -90,7 +90,7 @@ def representatives(run: Run, also: Collection[int] = (), alone: Collection[int]
         np.hstack((figures, times)), list(first), of_alone, most, round(_ALIKE * _step_ns(run))
     )
     chosen = sorted(number for center in centers for number in units[center])
-    if distance.max() >= _OTHER_PROGRAM or len(chosen) >= _WORTH * len(run.timelines):
+    if distance.max() >= _OTHER_PROGRAM or len(chosen) >= _MAX_REPLAYED_SHARE * len(run.timelines):
         return None
     stands = np.empty(len(run.timelines), np.int64)
     for number, unit in enumerate(units):

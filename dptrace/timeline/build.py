@@ -33,7 +33,7 @@ from dptrace.timeline.collectives import (
 from dptrace.timeline.host_events import DeviceWork, host_activity
 from dptrace.timeline.launch_calls import late_starts
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Products, Timeline
-from dptrace.timeline.phase_labels import UNSAID, Work, label_notes, said_phases
+from dptrace.timeline.phase_labels import UNLABELED, Work, label_notes, labeled_phases
 from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows, is_recomputed, phases, with_actions
 
 _HIDES_PRODUCTS = re.compile("GraphLaunch|triton_tem_")
@@ -217,16 +217,16 @@ def _phases(
 ) -> NDArray[np.uint8]:
     """Return the phase of what each event launched, and note where labels and launches contradict each other."""
     thread, time = trace.thread[launch], trace.start_ns[launch]
-    said, replayed = said_phases(trace, phase_labels), trace.matching(_GRAPH.search)[launch]
-    if (said == UNSAID).all() and not (trace.category == Category.CPU_OP).any():
+    said, replayed = labeled_phases(trace, phase_labels), trace.matching(_GRAPH.search)[launch]
+    if (said == UNLABELED).all() and not (trace.category == Category.CPU_OP).any():
         text = "no CPU operators and no labels of phases, so phases are unknown."
         notes.append(Note(text, file=Path(trace.path).name, kind=OPERATORS))
         return np.full(len(launch), Phase.OTHER, np.uint8)
     phase = unlabeled = phases(trace, steps, thread, time, said, replayed)
-    if (said != UNSAID).any():
-        unlabeled = phases(trace, steps, thread, time, np.full_like(said, UNSAID), replayed)
-    notes += _graph_notes(trace, int(compute_ns[phase == UNSAID].sum()) / max(int(compute_ns.sum()), 1))
-    phase, unlabeled = (np.where(of == UNSAID, np.uint8(Phase.OTHER), of) for of in (phase, unlabeled))
+    if (said != UNLABELED).any():
+        unlabeled = phases(trace, steps, thread, time, np.full_like(said, UNLABELED), replayed)
+    notes += _graph_notes(trace, int(compute_ns[phase == UNLABELED].sum()) / max(int(compute_ns.sum()), 1))
+    phase, unlabeled = (np.where(of == UNLABELED, np.uint8(Phase.OTHER), of) for of in (phase, unlabeled))
     notes += label_notes(trace, Work(thread, time, compute_ns, phase, unlabeled), said, phase_labels)
     return phase
 

@@ -63,7 +63,7 @@ LABELS = (
     Line(r"(?:B|W|BW)\d+\.\d+\.\d+|W_clear\.\d+\.\d+", Phase.BACKWARD, _ZERO_BUBBLE),
 )
 
-UNSAID = 255
+UNLABELED = 255
 """In the place of a phase: the name says none."""
 _OPTION = "--phase-labels"
 _CHOICES = {phase.name.lower(): phase for phase in Phase}
@@ -81,8 +81,8 @@ def _table(phase: Phase) -> re.Pattern[str]:
 
 
 def _known(name: str) -> int:
-    """Return the phase that the table gives a label, or UNSAID."""
-    return next((phase for phase in (Phase.BACKWARD, Phase.FORWARD) if _table(phase).fullmatch(name)), UNSAID)
+    """Return the phase that the table gives a label, or UNLABELED."""
+    return next((phase for phase in (Phase.BACKWARD, Phase.FORWARD) if _table(phase).fullmatch(name)), UNLABELED)
 
 
 def read_rules(rules: Sequence[str]) -> list[tuple[str, Phase]]:
@@ -115,8 +115,8 @@ def _on_cpu(trace: Trace) -> NDArray[np.bool_]:
     return on_cpu
 
 
-def said_phases(trace: Trace, rules: Sequence[str] = ()) -> NDArray[np.uint8]:
-    """Return the phase that each event's name says, if it is a label or an operator; UNSAID for most.
+def labeled_phases(trace: Trace, rules: Sequence[str] = ()) -> NDArray[np.uint8]:
+    """Return the phase that each event's name says, if it is a label or an operator; UNLABELED for most.
 
     Args:
         rules: the user's, as ``REGEX=PHASE``, which come before the table; they are searched without regard to case.
@@ -130,9 +130,9 @@ def said_phases(trace: Trace, rules: Sequence[str] = ()) -> NDArray[np.uint8]:
     said = np.array([_known(name) for name in names], np.uint8)
     for pattern, phase in reversed(read_rules(rules)):
         said[np.array(matches(pattern, names, _OPTION, re.IGNORECASE), np.bool_)] = phase
-    by_name = np.full(len(trace.names) + 1, UNSAID, np.uint8)
+    by_name = np.full(len(trace.names) + 1, UNLABELED, np.uint8)
     by_name[used] = said
-    result: NDArray[np.uint8] = np.where(on_cpu, by_name[trace.name], np.uint8(UNSAID))
+    result: NDArray[np.uint8] = np.where(on_cpu, by_name[trace.name], np.uint8(UNLABELED))
     return result
 
 
@@ -156,12 +156,12 @@ def label_notes(trace: Trace, work: Work, said: NDArray[np.uint8], rules: Sequen
     A label that says a phase decides; one that is unknown, but has a telling name, does not.
 
     Args:
-        said: the phase that each event's label says (:func:`said_phases`).
+        said: the phase that each event's label says (:func:`labeled_phases`).
         rules: the user's.
     """
     text = "{} of compute has the phase that its labels say ({}); without them, it would count as {}."
-    notes = [_notable(trace, work, said != UNSAID, work.phase != work.unlabeled, work.unlabeled, text)]
-    unknown = (trace.category == Category.ANNOTATION) & (said == UNSAID) & ~trace.named(*_OTHERS)
+    notes = [_notable(trace, work, said != UNLABELED, work.phase != work.unlabeled, work.unlabeled, text)]
+    unknown = (trace.category == Category.ANNOTATION) & (said == UNLABELED) & ~trace.named(*_OTHERS)
     backward, forward = (trace.matching(says.search) for says in (_SAYS_BACKWARD, _SAYS_FORWARD))
     for says, phase, against in (
         (backward & ~forward, Phase.BACKWARD, (Phase.FORWARD, Phase.OTHER)),

@@ -16,7 +16,7 @@ from dptrace.core.notes import Note
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import last_enclosing
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, NO_ACTIONS, Action, Actions, Kind, Phase, Timeline, Windows
-from dptrace.timeline.phase_labels import UNSAID
+from dptrace.timeline.phase_labels import UNLABELED
 
 # Where steps start and end: on the CPU by the profiler's marks, on each device by what was launched.
 #
@@ -375,7 +375,7 @@ def phases(
     said: NDArray[np.uint8],
     replayed: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the phase of the work launched at each (thread, time); UNSAID for graphs of which nothing tells it.
+    """Return the phase of the work launched at each (thread, time); UNLABELED for graphs of which nothing tells it.
 
     The first match counts:
 
@@ -390,7 +390,7 @@ def phases(
     6. in a trace without backward: forward, but nothing tells the phase of a graph that no operator launched.
 
     Args:
-        said: the phase that each event's label says (:func:`~dptrace.timeline.phase_labels.said_phases`).
+        said: the phase that each event's label says (:func:`~dptrace.timeline.phase_labels.labeled_phases`).
         replayed: what CUDA graphs launched; they may hold any phase, backward too.
     """
     functions = _backward_functions(trace)
@@ -399,11 +399,11 @@ def phases(
         # A compiled module, and a callable made of graphs, launch those of their forward in an operator.
         operators = (trace.category == Category.CPU_OP) & ~trace.named(_PROFILER_STEP)
         if operators.any():
-            phase[replayed & (last_enclosing(trace, operators, thread, time) < 0)] = UNSAID
+            phase[replayed & (last_enclosing(trace, operators, thread, time) < 0)] = UNLABELED
     phase[last_enclosing(trace, said == Phase.FORWARD, thread, time) >= 0] = Phase.FORWARD
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
     backward = functions | (said == Phase.BACKWARD) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
-    optimizer = (said == Phase.OPTIMIZER) | (on_cpu & trace.named(_OPTIMIZER) & (said == UNSAID))
+    optimizer = (said == Phase.OPTIMIZER) | (on_cpu & trace.named(_OPTIMIZER) & (said == UNLABELED))
     closure = on_cpu & trace.named(_CLOSURE)
     other = said == Phase.OTHER
     innermost = last_enclosing(trace, backward | optimizer | closure | other, thread, time)

@@ -129,6 +129,6 @@ def test_what_is_replayed_is_read_with_the_figures(job: Path, tmp_path: Path, mo
     def refuse(*_: object) -> None:
         raise AssertionError("a file was parsed a second time")
 
-    run = open_run([str(job)], ReadOptions(also=(RANK_EVENTS,)))
+    run = open_run([str(job)], ReadOptions(prefetch=(RANK_EVENTS,)))
     unread = msgspec.structs.replace(RANK_EVENTS, read=refuse)
     assert all(run.read_again(timeline, unread) for timeline in run.timelines)

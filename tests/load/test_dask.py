@@ -23,7 +23,7 @@ import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.dask import read_on_cluster
-from dptrace.load.open import without_errors
+from dptrace.load.open import collect_results
 from dptrace.load.options import ReadOptions
 from dptrace.readers.discovery import Sources
 from dptrace.readers.source import Source
@@ -205,7 +205,7 @@ def test_workers_without_credentials_are_said_to_need_them(address: str) -> None
         server.shutdown()
 
     with pytest.raises(DptraceError, match=r"rank0.json and 2 more files: access denied.*Dask workers") as caught:
-        without_errors(Sources(tuple(map(Source.of, files)), frozenset(), {}, ()), found)
+        collect_results(Sources(tuple(map(Source.of, files)), frozenset(), {}, ()), found)
     assert 1 == str(caught.value).count("denied")
 
 

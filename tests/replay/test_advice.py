@@ -165,7 +165,7 @@ def test_all_late_ranks_together_gain_what_no_straggler_does() -> None:
     run = dptrace.open(real("sharded_h100_8ranks"))
     (late,) = (one for one in dptrace.advise(run)["checks"] if one["name"] == "straggler")
 
-    shown = [one.gain.next_ns or 0 for one in findings_of(run) if one.kind == "straggler" and not one.is_minor]
+    shown = [one.gain.marginal_ns or 0 for one in findings_of(run) if one.kind == "straggler" and not one.is_minor]
     assert "wait for rank 1:" in late["reason"]
     assert pytest.approx(sum(shown)) == late["gain_ns"]
     assert 0 < late["gain_ns"] <= run.whatif(no_straggler=True).step_gain_ns

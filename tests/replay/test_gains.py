@@ -32,7 +32,7 @@ def test_a_straggler_gains_what_others_wait(late: dptrace.Run) -> None:
 
     assert 2_500_000 == finding.counted_ns  # of two ranks, one waits for 5 ms
     assert 5_000_000 == pytest.approx(gain.ns, abs=10)
-    assert late.whatif(no_straggler=True).step_gain_ns == gain.ns == gain.next_ns
+    assert late.whatif(no_straggler=True).step_gain_ns == gain.ns == gain.marginal_ns
     assert 5_000_000 == pytest.approx(gain.median_step_ns, abs=10)
     assert gain.low_ns is not None
     assert gain.high_ns is not None
@@ -132,7 +132,7 @@ def test_shown_gains_add_up_to_that_of_all(late: dptrace.Run, hidden: dptrace.Ru
         step_ns = int(run.steps()["wall_ns"].mean())
 
         assert 0 < sum(finding.figure[0] for finding in found) <= step_ns
-        assert found[0].evidence.get("needed") or found[0].gain.ns == found[0].gain.next_ns
+        assert found[0].evidence.get("needed") or found[0].gain.ns == found[0].gain.marginal_ns
 
 
 @needs_real_traces

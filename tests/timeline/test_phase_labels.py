@@ -12,7 +12,7 @@ import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError
 from dptrace.timeline.model import Phase
-from dptrace.timeline.phase_labels import LABELS, UNSAID, _known
+from dptrace.timeline.phase_labels import LABELS, UNLABELED, _known
 from tests.support.kineto_files import KinetoFile
 
 PHASES = [phase.name.lower() for phase in Phase]
@@ -30,8 +30,8 @@ NODE = "autograd::engine::evaluate_function: MmBackward0"
         (Phase.BACKWARD, ("mlp(B)", "attn(W)", "moe_dispatch backward", "mlp wgrad", "layer_0b", "backward-compute")),
         (Phase.BACKWARD, ("B1.0.0", "W12.1.0", "W_clear.0.1")),
         (Phase.FORWARD, ("F1.0.0",)),
-        (UNSAID, ("PP:(3F1;0B0)OVERLAP_F_B", "PP:0SEND_B1", "PP:1UNSHARD", "layer_0f-layer_3b", "1F1B", "F1")),
-        (UNSAID, ("## backward ##", "loss(mean)", "Forward pass 1", "aten::mm", "(W) notes", "ProfilerStep#4")),
+        (UNLABELED, ("PP:(3F1;0B0)OVERLAP_F_B", "PP:0SEND_B1", "PP:1UNSHARD", "layer_0f-layer_3b", "1F1B", "F1")),
+        (UNLABELED, ("## backward ##", "loss(mean)", "Forward pass 1", "aten::mm", "(W) notes", "ProfilerStep#4")),
     ],
 )
 def test_the_table_knows_the_labels_of_schedules(phase: int, labels: tuple[str, ...]) -> None:

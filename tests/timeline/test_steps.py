@@ -17,7 +17,7 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, Action, Phase, Timeline
-from dptrace.timeline.phase_labels import said_phases
+from dptrace.timeline.phase_labels import labeled_phases
 from dptrace.timeline.steps import CpuSteps, actions_of, cpu_steps, device_windows, phases, select_steps
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import BASE_NS, KinetoFile
@@ -222,7 +222,7 @@ def test_phases_follow_from_what_encloses_the_launch(case: str, tmp_path: Path) 
         file.kernel(f"k{time}", 200 + time, 201 + time, time, thread)
     trace = read_trace(file.write(tmp_path / "t.json"))
     calls = np.flatnonzero(trace.category == Category.LAUNCH)
-    found = phases(trace, cpu_steps(trace), trace.thread[calls], trace.start_ns[calls], said_phases(trace))
+    found = phases(trace, cpu_steps(trace), trace.thread[calls], trace.start_ns[calls], labeled_phases(trace))
 
     assert expected.split() == [Phase(value).name.lower() for value in found]
 

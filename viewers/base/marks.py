@@ -121,12 +121,12 @@ class Drawing:
     """Space right of the axes for labels, in pixels."""
 
 
-_NOWHERE = Axis(0, 1, grid=False)
+_EMPTY_AXIS = Axis(0, 1, grid=False)
 
 
 def message(title: str, text: str) -> Drawing:
     """Return a drawing that only says why there is no picture."""
-    return Drawing(sanitize(title), "", _NOWHERE, _NOWHERE, 60, (), message=sanitize(text))
+    return Drawing(sanitize(title), "", _EMPTY_AXIS, _EMPTY_AXIS, 60, (), message=sanitize(text))
 
 
 def split_by_height(drawing: Drawing, tallest: float) -> list[Drawing]:

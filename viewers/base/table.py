@@ -46,7 +46,7 @@ def gain_sentence(finding: Finding) -> str:
     'Gains 978.8 ms a step (958.1 ms to 996.1 ms): rank 2 level with the others.'
     """
     gain = finding.gain
-    if gain.ns is None or gain.next_ns is None:
+    if gain.ns is None or gain.marginal_ns is None:
         return f"{duration(finding.counted_ns)} counted; gain unknown: {gain.reason}"
     if gain.ns < 0:
         return f"Loses {duration(-gain.ns)} a step: {gain.change}."
@@ -54,8 +54,8 @@ def gain_sentence(finding: Finding) -> str:
     known = gain.high_ns is not None
     between, at_most = (f" ({low} to {high})", f" (at most {high} a step)") if known else ("", "")
     text = f"{duration(gain.ns)} a step{between}" if gain.ns else f"nothing{at_most}"
-    if abs(gain.next_ns - gain.ns) > 0.05 * max(gain.ns, gain.next_ns):
-        text = f"{duration(gain.next_ns) if gain.next_ns else 'nothing'} after those above, alone {text}"
+    if abs(gain.marginal_ns - gain.ns) > 0.05 * max(gain.ns, gain.marginal_ns):
+        text = f"{duration(gain.marginal_ns) if gain.marginal_ns else 'nothing'} after those above, alone {text}"
     return f"Gains {text}: {gain.change}. {gain.reason}".rstrip()
 
 

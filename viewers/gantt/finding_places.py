@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.finding import Finding, leading
+from dptrace.analysis.findings.finding import Finding, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64, IntervalSet, intersect, union
@@ -59,7 +59,7 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
             "idle": _cause(finding) in CAUSES,
             "place": _as_data(place_of(finding, run, chart)),
         }
-        for finding in leading(findings_of(run))[:MOST]
+        for finding in top_findings(findings_of(run))[:MOST]
     ]
 
 

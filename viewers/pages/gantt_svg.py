@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.finding import leading
+from dptrace.analysis.findings.finding import top_findings
 from dptrace.analysis.matching.calls import place as place_of_rank
 from dptrace.analysis.per_gpu.split import Part, waiting_label
 from dptrace.comparison.step_alignment import TimeSaved, align
@@ -683,7 +683,7 @@ class _Annotation(NamedTuple):
 def _annotations(run: Run, layout: SvgLayout) -> list[_Annotation]:
     """Return the most expensive findings that count something in the chart."""
     annotations, px_ns = [], layout.gantt_chart.end_ns / layout.width
-    for finding in leading(findings_of(run)):
+    for finding in top_findings(findings_of(run)):
         parts = counted(finding, run, layout.gantt_chart)
         framed = [(one, frames(one.start_ns, one.end_ns, px_ns)) for one in parts]
         marks = [_Mark(one.track, one.role, spans, True) for one, spans in framed if spans]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptrace.analysis.findings.finding import leading, nothing_found
+from dptrace.analysis.findings.finding import nothing_found, top_findings
 from dptrace.core.units import milliseconds, plural, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
@@ -44,7 +44,7 @@ def _findings(run: Run, limit: int) -> Iterator[str]:
     yield from ("## Findings", "")
     if not findings:
         yield f"None: {nothing_found(run.on_cpu, run.is_limited)}"
-    first = leading(findings)
+    first = top_findings(findings)
     for number, finding in enumerate(first[:limit], 1):
         ns, of_step = finding.figure
         text = escape_markdown(f"{finding.text} → {finding.advice}{where(finding)} {gain_sentence(finding)}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dptrace.analysis.findings.finding import leading, nothing_found
+from dptrace.analysis.findings.finding import nothing_found, top_findings
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import middle_step_of
@@ -141,7 +141,7 @@ def _findings(run: Run) -> Markup:
             sanitize(f.advice),
             gain.format(sanitize(gain_sentence(f))),
         )
-        for f in leading(found)
+        for f in top_findings(found)
     )
     listed = Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
     minor = minor_sentence(found)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.transfers import ExposedWait
-from dptrace.analysis.findings.finding import leading
+from dptrace.analysis.findings.finding import top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import (
@@ -539,7 +539,7 @@ def print_gantt(run: Run, console: Console) -> None:
         rows = _shares(run, labels, chosen)
         _print_below(_legend(block.rows), remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
     _print_notes(run.notes, pen, console)
-    for finding in leading(findings_of(run) if chosen else ())[:1]:
+    for finding in top_findings(findings_of(run) if chosen else ())[:1]:
         figure, share = finding.figure
         what = f"{'gain' if finding.has_gain else 'time'} of {milliseconds(figure)} ms"
         text = f"First of the findings, by its {what} or {100 * share:.1f} % of a step: {finding.text}"

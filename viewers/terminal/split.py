@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.transfers import ExposedWait, Latency, merge_groups, with_phase_in_name
-from dptrace.analysis.findings.finding import Finding, leading, nothing_found
+from dptrace.analysis.findings.finding import Finding, nothing_found, top_findings
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.split import Split, by_kind, overlap_percent
@@ -189,7 +189,7 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False, is_limite
     for _ in ("gain", "share"):
         table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
-    for finding in leading(findings):
+    for finding in top_findings(findings):
         figure, of_step = finding.figure
         lines = [plain(finding.text), plain(f"→ {finding.advice}{where(finding)}")]
         if len(parts) == 1:

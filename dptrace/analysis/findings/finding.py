@@ -37,11 +37,11 @@ class Gain(msgspec.Struct, frozen=True):
     low_ns: int | None = None
     high_ns: int | None = None
     """Range of ``ns``: by the choice of steps, by what was inferred, and by the error of the replay."""
-    next_ns: int | None = None
+    marginal_ns: int | None = None
     """How much shorter once the findings above it are gone: these add up to what all of them gain together. None where
     ``ns`` is."""
     share: float | None = None
-    """``next_ns`` as a share of the mean step, from 0 to 1."""
+    """``marginal_ns`` as a share of the mean step, from 0 to 1."""
     median_step_ns: int | None = None
     """How much shorter the median step would be without it alone."""
     reason: str = ""
@@ -55,7 +55,7 @@ class Gain(msgspec.Struct, frozen=True):
             "gain_ns": self.ns,
             "gain_low_ns": self.low_ns,
             "gain_high_ns": self.high_ns,
-            "gain_next_ns": self.next_ns,
+            "gain_next_ns": self.marginal_ns,
             "gain_share": self.share,
             "gain_of_median_step_ns": self.median_step_ns,
             "gain_change": self.change or None,
@@ -100,14 +100,14 @@ class Finding(msgspec.Struct, frozen=True):
         share of a step.
         """
         gain = self.gain
-        if gain.next_ns is None or gain.share is None:
+        if gain.marginal_ns is None or gain.share is None:
             return self.counted_ns, self.share
-        return gain.next_ns, gain.share
+        return gain.marginal_ns, gain.share
 
     @property
     def has_gain(self) -> bool:
         """Whether it is shown with a gain, and not with what was counted."""
-        return self.gain.next_ns is not None
+        return self.gain.marginal_ns is not None
 
     @property
     def is_minor(self) -> bool:
@@ -120,7 +120,7 @@ class Finding(msgspec.Struct, frozen=True):
         return {**{name: getattr(self, name) for name in names}, **self.gain.to_dict()}
 
 
-def leading(found: Iterable[Finding]) -> tuple[Finding, ...]:
+def top_findings(found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings that are not minor, in their order."""
     return tuple(finding for finding in found if not finding.is_minor)
 

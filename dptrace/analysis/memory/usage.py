@@ -22,7 +22,7 @@ from dptrace.timeline.collectives import last_enclosing, outermost
 from dptrace.timeline.host_calls import SecondPass
 from dptrace.timeline.host_events import ALLOCATOR
 from dptrace.timeline.model import Phase
-from dptrace.timeline.phase_labels import said_phases
+from dptrace.timeline.phase_labels import labeled_phases
 from dptrace.timeline.steps import MARK, WHOLE_TRACE, WRAPPER, CpuSteps, backward_starts, cpu_steps, phases
 
 NOWHERE = -1
@@ -358,7 +358,7 @@ def continued_totals(events: MemoryEvents) -> tuple[MemoryEvents, int]:
 #        ├ ┤ temporary   ├─ gradient ─────┤ │        │
 #                           │  ├ optimizer state ─────────── …
 
-_NEVER = np.iinfo(np.int64).max
+_INT64_MAX = np.iinfo(np.int64).max
 
 
 def kinds_of(
@@ -382,7 +382,7 @@ def kinds_of(
     born, freed = blocks.born, blocks.freed
     known, kept = born != NOWHERE, freed == NOWHERE
     birth = events.time_ns[born]
-    death = np.where(kept, _NEVER, events.time_ns[freed])
+    death = np.where(kept, _INT64_MAX, events.time_ns[freed])
     phase = origins.phase[born]
     together = ~kept & (phase == origins.phase[freed]) & (origins.step[born] == origins.step[freed])
     last = origins.step.max(initial=0)
@@ -478,7 +478,7 @@ def memory_use(trace: Trace, phase_labels: Sequence[str] = ()) -> MemoryUse:
     if not len(events):
         return MemoryUse(unreadable=events.unreadable)
     steps = cpu_steps(trace)
-    origins = origins_of(trace, steps, events, said_phases(trace, phase_labels))
+    origins = origins_of(trace, steps, events, labeled_phases(trace, phase_labels))
     backward, optimizer = backward_starts(trace), optimizer_steps(trace)
     # A CPU's memory after that of the GPUs.
     number = np.where(events.device_type == _CPU, np.iinfo(np.int32).max, events.device)

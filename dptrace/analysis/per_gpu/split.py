@@ -414,12 +414,12 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
         sets = dict.fromkeys(CAUSES, EMPTY) | {"unexplained_ns": gaps}
         return Idle({name: np.diff(covered(part, bounds)) for name, part in sets.items()}, gaps, sets, EMPTY)
     launched = _launched(timeline, gaps)
-    host_gaps = _some((gaps[0], launched), launched > gaps[0])
-    after = _some((launched, gaps[1]), launched < gaps[1])
+    host_gaps = _select((gaps[0], launched), launched > gaps[0])
+    after = _select((launched, gaps[1]), launched < gaps[1])
     launching = intersect(after, timeline.launching)
     after = subtract(after, launching)
     short = after[1] - after[0] <= LAUNCH_NS
-    latency, late = _some(after, short), _some(after, ~short)
+    latency, late = _select(after, short), _select(after, ~short)
     loading = intersect(host_gaps, timeline.data_loading)
     rest = subtract(host_gaps, loading)
     bubble = _bubble(timeline, rest, late)
@@ -439,7 +439,7 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
         "unexplained_ns": subtract(late, waiting),
     }
     causes = {name: np.diff(covered(part, bounds)) for name, part in sets.items()}
-    return Idle(causes, gaps, sets, _some(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS))
+    return Idle(causes, gaps, sets, _select(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS))
 
 
 def _bubble(timeline: Timeline, host: IntervalSet, late: IntervalSet) -> IntervalSet:
@@ -460,7 +460,7 @@ def _bubble(timeline: Timeline, host: IntervalSet, late: IntervalSet) -> Interva
     return union_all([intersect(host, timeline.receiving), intersect(late, between)])
 
 
-def _some(intervals: IntervalSet, chosen: NDArray[np.bool_]) -> IntervalSet:
+def _select(intervals: IntervalSet, chosen: NDArray[np.bool_]) -> IntervalSet:
     return intervals[0][chosen], intervals[1][chosen]
 
 

@@ -49,7 +49,7 @@ def open_with_progress(
     also = reread if replayed or read_options.dask is not None else ()
     if sources is not None:
         also = _to_replay(sources.files, reread, all_ranks)
-    read_options = replace(read_options, also=(*read_options.also, *also))
+    read_options = replace(read_options, prefetch=(*read_options.prefetch, *also))
     with progress("Reading", verbosity) as show:
 
         def file_done(done: int, total: int, name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
-from dptrace.analysis.findings.finding import leading
+from dptrace.analysis.findings.finding import top_findings
 from dptrace.replay.findings import findings_of
 from dptrace.replay.transforms.stragglers import Excess, excesses
 from tests.support.programs import (
@@ -171,7 +171,7 @@ def test_nobody_is_late_in_a_program_without_delays(name: str, tmp_path: Path) -
 def test_what_all_ranks_do_is_no_ranks_delay(place: str, tmp_path: Path) -> None:
     """A slow DataLoader on all is one finding with all it costs; a sleep on all makes no rank late."""
     plants = tuple(Plant(rank, place, 30) for rank in range(3))
-    found = leading(findings_of(opened(tmp_path, data_parallel, 3, plants)))
+    found = top_findings(findings_of(opened(tmp_path, data_parallel, 3, plants)))
 
     loading = [one.figure[0] / 1e6 for one in found if one.kind == "data_loading"]
     assert loading == (pytest.approx([30], abs=1) if place == "load" else [])

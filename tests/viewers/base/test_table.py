@@ -49,7 +49,7 @@ MS = 1_000_000
 )
 def test_a_gain_is_a_sentence(gain: Gain, parts: list[str]) -> None:
     """It says how much, in which range, what is different, and why it is less; or why it is not known."""
-    text = gain_sentence(Finding("copies", "", "", 20 * MS, 0.1, gain=replace(gain, next_ns=gain.ns)))
+    text = gain_sentence(Finding("copies", "", "", 20 * MS, 0.1, gain=replace(gain, marginal_ns=gain.ns)))
 
     assert [part for part in parts if part in text] == parts
     assert text.endswith(".")

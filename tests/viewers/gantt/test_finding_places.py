@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dptrace
-from dptrace.analysis.findings.finding import leading
+from dptrace.analysis.findings.finding import top_findings
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Role, cause_category, chart
@@ -118,7 +118,7 @@ def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
     """The most expensive ones, each within the step that the finding names."""
     run = dptrace.open(real(name))
     drawn = chart(run)
-    found = leading(findings_of(run))[:MOST]
+    found = top_findings(findings_of(run))[:MOST]
 
     for finding, entry in zip(found, finding_places(run, drawn), strict=True):
         place = entry["place"]

@@ -256,7 +256,7 @@ def test_frames_show_names_as_text_and_are_cut() -> None:
 def test_findings_that_gain_little_are_said_once_each() -> None:
     """Several of one kind, on one rank, share a name, with the most that one gains."""
     found = [
-        Finding(kind, "", "", 9, 0.1, {"rank": rank}, Gain("change", ns, next_ns=ns, share=0.001))
+        Finding(kind, "", "", 9, 0.1, {"rank": rank}, Gain("change", ns, marginal_ns=ns, share=0.001))
         for kind, rank, ns in (("straggler", 1, 170_000), ("straggler", 1, 0), ("straggler", 0, 0), ("copies", 1, 0))
     ]
     _, listed = minor_sentence(found).rstrip(".").split(": ")

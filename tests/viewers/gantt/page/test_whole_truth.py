@@ -12,7 +12,7 @@ import pytest
 
 import dptrace
 from dptrace.analysis.cross_rank.ddp_buckets import call_names
-from dptrace.analysis.findings.finding import leading
+from dptrace.analysis.findings.finding import top_findings
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import FIGURE_WORDS, PART_LABELS, Part, idle, partition
 from dptrace.core.intervals import Int64, IntervalSet, covered, subtract, union
@@ -182,7 +182,7 @@ class Checked:
         assert wait == shown.get("exposed_wait_ns", 0)
         assert int(steps["overlapped_comm_ns"].sum()) == shown["overlapped"]
         shown_with = self.page.locator("#findings button b").all_inner_texts()
-        listed = leading(findings_of(self.run))
+        listed = top_findings(findings_of(self.run))
         assert [duration(finding.figure[0]) for finding in listed][: len(shown_with)] == shown_with
         self.values += 2 + len(shown_with)
 
