@@ -50,16 +50,14 @@ class RemoteFile:
 
     def open(self) -> BinaryIO:
         """Open the file for reading from start to end; the next bytes are fetched ahead."""
-        with _translate_errors(self.address):
-            system, path = _file_system(self.url)
+        with _file_system(self.url) as (system, path):
             # Over HTTP, one response read as a stream needs no server with range requests.
             stream = system.open(path, "rb", **({"block_size": 0} if "http" in system.protocol else _AHEAD))
         return BufferedReader(_RemoteStream(stream, self.address), _BUFFER)
 
     def open_seekable(self) -> BinaryIO:
         """Open the file for random access, which an archive needs, and which a server of whole files refuses."""
-        with _translate_errors(self.address):
-            system, path = _file_system(self.url)
+        with _file_system(self.url) as (system, path):
             stream = system.open(path, "rb", block_size=_BUFFER)
             if not stream.seekable():
                 stream.close()
@@ -69,11 +67,11 @@ class RemoteFile:
     def identity(self) -> tuple[str | int, ...] | None:
         """Return address, size and other values that change with the file; None if the server reports too few."""
         try:
-            system, path = _file_system(self.url)
-            info = system.info(path)
-            changing = [str(info[key]) for key in _CHANGING if info.get(key)]
-            changing = changing or [str(system.modified(path).timestamp())]
-        except Exception:  # of any file system: the file is then not cached, and reading it reports the error
+            with _file_system(self.url) as (system, path):
+                info = system.info(path)
+                changing = [str(info[key]) for key in _CHANGING if info.get(key)]
+                changing = changing or [str(system.modified(path).timestamp())]
+        except DptraceError:  # the file is then not cached, and reading it reports the error
             return None
         size = info.get("size")
         return (self.address, size, *changing) if type(size) is int else None
@@ -84,15 +82,13 @@ _CHANGING = ("ETag", "etag", "md5Hash", "checksum", "blob_id", "mtime", "LastMod
 
 def is_folder(url: str) -> bool:
     """Return whether a URL is a folder, or a prefix of files."""
-    with _translate_errors(redact(url)):
-        system, path = _file_system(url)
+    with _file_system(url) as (system, path):
         return bool(system.isdir(path))
 
 
 def list_files(url: str, in_subfolders: bool = False) -> list[str]:
     """List the URLs of the files in a folder, or in its subfolders, sorted by name."""
-    with _translate_errors(redact(url)):
-        system, path = _file_system(url)
+    with _file_system(url) as (system, path):
         found = _files(system, path)
         if in_subfolders:
             folders = [entry["name"] for entry in found if entry.get("type") == "directory"]
@@ -112,8 +108,7 @@ def _files(system: Any, path: str) -> list[dict[str, Any]]:
 
 def glob_files(url: str) -> list[str]:
     """List the URLs of the files that a glob matches, sorted by name."""
-    with _translate_errors(redact(url)):
-        system, path = _file_system(url)
+    with _file_system(url) as (system, path):
         if system.exists(path):
             return [url]
         found = system.glob(path, detail=True)
@@ -130,8 +125,22 @@ def _user_url(url: str, path: str, name: str, system: Any) -> str:
     return url.rstrip("/") + rest
 
 
-def _file_system(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the file's path in it."""
+@contextmanager
+def _file_system(url: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a URL, and the file's path in it.
+
+    Exceptions of any file system become a TraceError without the secrets in their messages.
+    """
+    try:
+        yield _resolved(url)
+    except DptraceError:
+        raise
+    except Exception as error:
+        kind = AccessError if _is_denied(_cause(error)) else TraceError
+        raise kind(f"{redact(url)}: {_why(error)}") from None
+
+
+def _resolved(url: str) -> tuple[Any, str]:
     scheme = url.split("::", 1)[0].split("://", 1)[0].lower()
     try:
         from fsspec.core import url_to_fs
@@ -159,18 +168,6 @@ def _options(scheme: str) -> dict[str, Any]:
             "timeout": ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_READ_TIMEOUT_S)
         }
     }
-
-
-@contextmanager
-def _translate_errors(address: str) -> Iterator[None]:
-    """Turn the exceptions of any file system into a TraceError without the secrets in their messages."""
-    try:
-        yield
-    except DptraceError:
-        raise
-    except Exception as error:
-        kind = AccessError if _is_denied(_cause(error)) else TraceError
-        raise kind(f"{address}: {_why(error)}") from None
 
 
 _BY_NAME = {
