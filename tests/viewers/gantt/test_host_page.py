@@ -15,7 +15,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.host_calls import HOST_CALLS, CallKind, HostCalls
 from dptrace.timeline.model import UNKNOWN, Kind
 from dptrace.viewers.gantt import host
-from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.chart import axes_of, chart
 from dptrace.viewers.gantt.host import HostAnswers, kind_looks
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.gantt.page.server import PageServer
@@ -374,3 +374,22 @@ def test_a_served_page_asks_for_the_calls_that_it_shows(browser: Browser, monkey
             assert [] == errors
     finally:
         server.close()
+
+
+@browser_test
+def test_the_search_finds_calls_annotations_and_findings(browser: Browser, page_file: Path, small: Run) -> None:
+    """Names that no interval of a GPU has: listed with their number, and a click shows the longest, or the finding."""
+    calls = calls_of(small)
+    drawn = axes_of(small)[0].inside(calls.start_ns, calls.end_ns)
+    link, finding = "#card:not([hidden]) .link", "#findings button:enabled"
+    with open_page(browser, page_file) as (page, errors):
+        for text in ("aten::empty", "profilerstep#1"):
+            page.locator("#find").fill(text)
+            count = sum(calls.names[number].lower() == text for number in calls.name[drawn].tolist())
+            until(page, "(link) => document.querySelector(link)?.closest('tr').cells[1].textContent", str(count), link)
+            page.locator(link).first.click()
+            until(page, "() => document.querySelector('#card h2').textContent.toLowerCase()", text)
+        page.locator("#find").fill(page.locator(finding).first.inner_text()[-25:-5])
+        page.locator(f"{link}:not(table *)").first.click()
+        until(page, "() => document.querySelectorAll('#findings [aria-expanded=true]').length", 1)
+    assert [] == errors

@@ -1,6 +1,9 @@
-/** The search field: counts the hits, moves from hit to hit, and lists their time per GPU in the visible range. */
+/**
+ * The search field: counts the hits, moves from hit to hit, and lists their time per GPU in the visible range; below them,
+ * what hosts called, and findings.
+ */
 
-import { element, table } from "../../../base/static/dom.js";
+import { button, element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
 import { rowRole } from "../data/rows.js";
 import { duration, integer, visible } from "../data/text.js";
@@ -50,13 +53,33 @@ const SEARCH_DELAY_MS = 90;
 const NARROWEST = 6, SHARE = 1 / 12;
 /** Share of the view at either edge where a hit counts as out of sight. */
 const EDGE_SHARE = 0.06;
-const MAX_TRACKS = 16;
+const MAX_TRACKS = 16, MAX_CALLS = 8;
+
+/**
+ * Return the calls and annotations of hosts whose names contain a text in lower case, as far as the page has them, most time
+ * first: [name, { count, time, track, thread, flame, depth, start, longest }], with the place of the longest.
+ */
+async function callsNamed(text, source, tracks) {
+  const found = new Map();
+  for (const track of tracks) {
+    const calls = source.hasCalls(track) && (await source.of(track)).calls;
+    if (!calls) continue;
+    const { names, lod: { start, duration } } = calls, wanted = names.map((name) => name.toLowerCase().includes(text));
+    calls.name.forEach((number, index) => {
+      if (!wanted[number]) return;
+      const sum = found.get(names[number]) ?? { count: 0, time: 0, longest: -1 };
+      if (duration[index] > sum.longest) Object.assign(sum, { track, ...calls.levelOf(index), start: start[index], longest: duration[index] });
+      found.set(names[number], Object.assign(sum, { count: sum.count + 1, time: sum.time + duration[index] }));
+    });
+  }
+  return [...found].sort(([, a], [, b]) => b.time - a.time);
+}
 
 export class SearchBar {
   #timer = 0;
 
-  constructor({ input, output, searchIndex, plot, navigation, stage, scene, lod, card, redraw }) {
-    Object.assign(this, { input, output, searchIndex, plot, navigation, stage, scene, lod, card, redraw, hits: null, current: null });
+  constructor({ input, output, searchIndex, plot, navigation, stage, scene, lod, card, host, redraw }) {
+    Object.assign(this, { input, output, searchIndex, plot, navigation, stage, scene, lod, card, host, redraw, hits: null, current: null, listed: [], others: 0 });
     input.addEventListener("input", () => {
       clearTimeout(this.#timer);
       this.#timer = setTimeout(() => this.search(input.value), SEARCH_DELAY_MS);
@@ -75,11 +98,32 @@ export class SearchBar {
     if (this.input.value !== text) this.input.value = text;
     if ((this.hits?.text ?? "") === text) return;
     this.hits = this.searchIndex.find(text);
-    this.current = null;
-    this.dismissed = false;
+    Object.assign(this, { current: null, dismissed: false, listed: [], others: 0 });
     if (!this.hits) this.card.hide("find");
+    else this.#list(this.hits);
     this.report();
     this.redraw();
+  }
+
+  /** List what else has the text: findings, and what hosts called; a server has too many calls to be asked for all. */
+  async #list(hits) {
+    const text = hits.text.trim().toLowerCase(), { scene } = this, opens = document.querySelectorAll("#findings button");
+    const findings = (scene.findings ?? []).map((finding, number) => ({ ...finding, open: () => opens[number].click() })).filter(({ text: said, advice, place }) => place && `${said} ${advice}`.toLowerCase().includes(text));
+    const calls = scene.host?.served ? [] : await callsNamed(text, this.host.source, scene.tracks.keys());
+    if (hits !== this.hits || !(findings.length + calls.length)) return;
+    const rows = calls.slice(0, MAX_CALLS).map(([name, call]) => [button("link", visible(name), { onclick: () => this.#show(call) }), integer(call.count), duration(call.time)]);
+    if (rows.length) this.listed.push(table([calls.length > MAX_CALLS ? `${MAX_CALLS} of ${calls.length} calls of hosts` : "calls of hosts", "count", "time"], rows));
+    this.listed.push(...findings.map(({ text: said, open }) => button("link", said, { onclick: open })));
+    this.others = findings.length + calls.length;
+    // A view that is restored has a panel of its own.
+    this.report(document.activeElement === this.input);
+  }
+
+  /** Show the longest call of a name. */
+  async #show({ track, thread, flame, depth, start, longest }) {
+    this.#bring({ start, duration: longest });
+    await this.host.restore(track, thread, flame, depth, start);
+    this.stage.center(track);
   }
 
   close() {
@@ -99,7 +143,7 @@ export class SearchBar {
 
   /** Go to the next hit, or with -1 to the previous one; start with the first hit in view. */
   async go(direction) {
-    if (!this.hits?.count) return;
+    if (!this.hits?.count) return this.hits && this.card.body.querySelector(".link")?.click();
     const { from, to } = this.plot.range;
     const start = this.current ?? (direction > 0 ? { start: from, index: -1 } : { start: to, index: Infinity });
     const { hits } = this, hit = await hits.next(start, direction);
@@ -125,14 +169,14 @@ export class SearchBar {
   /** Show the number of hits; with `force`, or when no other card is open, also their time in the visible range. */
   report(force = false) {
     const { hits, current } = this;
-    this.output.textContent = !hits || hits.count === null ? "" : !hits.count ? "nothing found" : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
-    if (!hits?.count || this.dismissed || (!force && this.card.key !== null && this.card.key !== "find")) return;
+    this.output.textContent = !hits || hits.count === null ? "" : !hits.count ? (this.others ? `${integer(this.others)} found` : "nothing found") : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
+    if (!(hits?.count || this.others) || this.dismissed || (!force && this.card.key !== null && this.card.key !== "find")) return;
     const { from, to } = this.plot.range, tracks = hits.perTrack(from, to);
     const rows = tracks.slice(0, MAX_TRACKS).map(({ track, count, time }) => [this.scene.tracks[track].label, integer(count), duration(time)]);
     const total = tracks.reduce((sum, { count, time }) => ({ count: sum.count + count, time: sum.time + time }), { count: 0, time: 0 });
     if (tracks.length > 1) rows.push(Object.assign([tracks.length > MAX_TRACKS ? `all ${tracks.length} GPUs` : "total", integer(total.count), duration(total.time)], { className: "total" }));
     const note = element("p", "quiet", `In the visible ${duration(to - from)}. Enter: next hit; Shift+Enter: previous hit.`);
-    this.card.show("find", `“${visible(hits.text)}”`, [table(["GPU", "in view", "time"], rows), note], { close: () => (this.dismissed = true) });
+    this.card.show("find", `“${visible(hits.text)}”`, [...(hits.count ? [table(["GPU", "in view", "time"], rows), note] : []), ...this.listed], { close: () => (this.dismissed = true) });
   }
 
   draw(context, view, { chrome }) {

@@ -37,7 +37,7 @@ export class Interactions {
     this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, host: this.host.panel, path: this.path, redraw });
     this.cursor = new Cursor({ root: $("#figure"), says: $("#cursor"), plot, hover, stage, lod, navigation, selection: this.selection, host: this.host.panel, redraw });
     const searchIndex = scene.served ? new ServedSearch(lod) : new SearchIndex(lod, scene, columns);
-    this.searchBar = new SearchBar({ input: $("#find"), output: $("#found"), searchIndex, plot, navigation, stage, scene, lod, card: this.card, redraw });
+    this.searchBar = new SearchBar({ input: $("#find"), output: $("#found"), searchIndex, plot, navigation, stage, scene, lod, card: this.card, host: this.host.panel, redraw });
     searchIndex.changed = () => {
       this.searchBar.report();
       redraw();
