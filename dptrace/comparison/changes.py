@@ -263,6 +263,7 @@ def _overlap(side: Side, weight: Float) -> tuple[float, Float] | None:
 # How MFU changed. A step's FLOPs and its GPU's peak do not vary, so the noise is that of the wall time.
 
 _EQUAL = 1e-9
+"""Relative difference below which two figures are equal but for rounding."""
 
 
 def mfu_change(sides: Sides, wall: Change) -> Change | None:

@@ -62,6 +62,7 @@ _OF_COLLECTIVES = ("exposed_wait_ns", "transfer_ns", "wait_ns")
 _MOSTLY = 0.8
 """Share of the change of exposed communication from which waiting is what changed."""
 _MIN_NS = 1_000
+"""Change below which a step takes as long as before."""
 _ONE_EACH = (
     "One recording per side can't separate a change of the code from one of the machine: two starts differ by "
     "more than their steps show. Record three of each, alternating, and compare them with --before and --after."

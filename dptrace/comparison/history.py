@@ -50,6 +50,7 @@ MIN_RUNS = 10
 MIN_CHANGE = 0.01
 """Share of the step below which a change does not matter."""
 _ORDERS = 4_999
+"""Random orders of the runs that a permutation test draws."""
 _NEAR, _CLIPPED = 2, 4.0
 """Runs on each side whose median a run is compared with, and robust standard deviations (from the median difference of
 neighbors, which levels hardly change) beyond which an odd one counts no more."""

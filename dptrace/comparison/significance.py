@@ -257,11 +257,13 @@ than a tenth of itself."""
 MIN_STEPS = 3
 """Steps that each side needs for any claim: of two, none can be told to be an odd one."""
 _MANY = 6
+"""Steps of each side from which a smaller difference is evident."""
 _EVIDENT_MARGINS, _EVIDENT_MARGINS_OF_MANY = 14, 7
-"""A difference is evident only if the sides' medians lie apart by this many margins (42 % of a step; 21 % where each
-side has six steps or more), and the sides themselves by"""
+"""A difference is evident only if the sides' medians lie apart by this many margins: 42 % of a step; 21 % where each
+side has six steps or more."""
 _EVIDENT_SPREADS, _EVIDENT_SPREADS_OF_MANY = 3, 1.5
-"""this many times as far as a step of either lies from its median towards the other side."""
+"""And only if the sides themselves lie apart by this many times as far as a step of either lies from its median towards
+the other side."""
 FIGURES_ALPHA, TRANSFERS_ALPHA, WAITS_ALPHA = 0.03, 0.015, 0.005
 """The parts of ALPHA for the figures of a step, for the transfers of collectives and for waiting, each on its own."""
 _ROUNDING = 1e-12
@@ -272,6 +274,8 @@ _POWER_Z = 0.8416
 _MAD_TO_STANDARD_DEVIATION = 1.4826
 """Ratio of the standard deviation to the median absolute deviation of a normal distribution."""
 _OUTLIER_DEVIATIONS, _OUTLIER_SHARE = 5.0, 0.05
+"""A step is an outlier if it differs from the median by more than both: robust standard deviations, and a share of the
+median."""
 MIN_FOR_OUTLIERS = 5
 """Steps below which none is an outlier."""
 
@@ -313,6 +317,7 @@ class Power:
 
 
 _MOST_RECORDINGS = 500
+"""Most recordings of a side that are asked for."""
 
 
 @dataclass(frozen=True, slots=True)

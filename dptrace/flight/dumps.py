@@ -181,7 +181,7 @@ def _readable(files: Mapping[Path, bool]) -> tuple[list[tuple[Path, list[dict[st
 
 
 class _NotADumpError(Exception):
-    """The file is none, or damaged; the message is a sentence."""
+    """The file is no dump, or damaged; the message is a sentence."""
 
 
 def _files(given: Path, depth: int = _MAX_DEPTH) -> Iterator[tuple[Path, bool]]:

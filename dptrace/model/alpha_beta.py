@@ -27,6 +27,7 @@ _FINEST = 0.01
 """Relative deviation below which no point counts as an outlier."""
 _TURNS = 25
 _DRAWS = 400
+"""Draws of the bootstrap that gives the range of a fit."""
 _MIN_ABOVE = 3
 _MIN_IN_PIECE = 2
 _SIZES_PER_PIECE = 4

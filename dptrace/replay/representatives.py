@@ -24,6 +24,7 @@ from dptrace.run.run import Run
 MOST_REPLAYED = 64
 """Ranks that are replayed besides those that stand out; of a run with no more, all are."""
 _MOST_NOTABLE = 12
+"""Notable ranks that are replayed themselves, at most."""
 _ALIKE = 0.001
 """Share of a step by which the figures of ranks may differ where others are further apart."""
 _MAX_REPLAYED_SHARE = 0.75

@@ -204,6 +204,7 @@ _LEAST = np.iinfo(np.int64).min
 _CUT_OFF = 0.1
 """A last step shorter than this share of the median was cut off by the end of the recording."""
 _RESAMPLES = 400
+"""Draws of the bootstrap that gives a range."""
 _RANGE = (5, 95)
 """Percentiles of the median over resampled steps."""
 

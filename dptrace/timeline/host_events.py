@@ -205,6 +205,7 @@ SYNCHRONIZING = re.compile(r"\w*Synchronize(_ptsz)?$|(cuda|hip)Memcpy(2D|3D)?$|c
 _HASH = re.compile(r"\b(?=\w*\d)[a-z0-9]{16,}\b|0x[0-9a-f]+")
 """Hashes and addresses in names: the same code has others on another rank."""
 _MIN_NS = 20_000
+"""Shortest event that has a piece of its own."""
 _RESOLUTION = 20_000
 """Least ratio of the recording's length to the shortest event that has a piece of its own."""
 _STANDS_STILL_NS = 500_000

@@ -120,6 +120,7 @@ def _marked(trace: Trace, start: Int64, end: Int64, thread: int, texts: Sequence
 # Steps of a trace without marks, from what repeats; a note says how.
 
 _MIN_STEPS = 3
+"""Repetitions from which a pattern counts as steps."""
 _MOST_WORK = 0.8
 """Share of launches from which ranges are said to hold the work."""
 _MAX_KINDS = 64

@@ -393,6 +393,7 @@ def phases(
         said: the phase that each event's label says (:func:`~dptrace.timeline.phase_labels.labeled_phases`).
         replayed: what CUDA graphs launched; they may hold any phase, backward too.
     """
+    # From the last rule to the first: each sets what it matches over what later rules have set.
     functions = _backward_functions(trace)
     phase = _by_order(trace, steps, np.flatnonzero(functions), time)
     if replayed is not None and replayed.any() and not functions.any():

@@ -40,6 +40,7 @@ _BLOCKED_NS = 20_000
 """A rank that waits for less than this may have found the collective done."""
 _MOST_PAIRS = 4096
 _NEGLIGIBLE_NS = 20_000
+"""Lateness up to which an arrival is none to look at."""
 
 
 @dataclass(frozen=True, slots=True)

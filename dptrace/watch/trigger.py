@@ -27,8 +27,11 @@ from dptrace.watch.verdict import Totals
 
 ASKED_FILE = "capture.json"
 """What ``dptrace watch FOLDER --capture N`` writes."""
-_BEYOND_P95 = 1.5
-_FACTOR, _LATE_SHARE, _LATE_STEPS, _LATE_OF = 2.0, 0.1, 10, 0.3
+_FACTOR, _BEYOND_P95 = 2.0, 1.5
+"""A step is slow if it takes more than both: times the typical step, and times the 95th percentile."""
+_LATE_SHARE, _LATE_STEPS, _LATE_OF = 0.1, 10, 0.3
+"""A rank is late in a step by more than this share of a typical one; so many such steps are worth a capture, while they
+are at least this share of all."""
 _HISTORY = 50
 """Steps before which nothing is unusual."""
 _PAUSE_STEPS, _PAUSE_S = 100, 30.0

@@ -20,9 +20,14 @@ SUMMARY_FILE = "summary.json"
 SCHEMA = 1
 SKIPPED_STEPS = 3
 """The first steps, in which torch allocates, compiles and learns its buckets, count nowhere."""
-_LEAST_NS, _LEAST_SHARE, _LEAST_STEP = 2e6, 0.03, 0.05
+_LEAST_NS, _LEAST_STEP, _LEAST_SHARE = 2e6, 0.05, 0.03
+"""A rank is late in a step by at least that, in ns and as a share of the typical step; and what that costs all steps is
+at least a share of them."""
 _SMALL_NS, _SMALL_SHARE, _SMALL_STEPS, _CONSISTENT = 0.4e6, 0.012, 40, 0.8
+"""A smaller lateness counts, in ns and as a share of the typical step, if there are that many steps and it is in this
+share of them."""
 _MOVES_BETWEEN, _MOVING_RANK_SHARE = 3, 0.6
+"""Lateness moves between ranks if there are at least so many, none of which has this share of it."""
 _LEVEL_SHARE, _LEVEL_NS = 0.1, 1e6
 """A level of step time that counts as another one."""
 

@@ -17,6 +17,7 @@ _CAUSES = {
     "transfers": "slow transfers",
 }
 _NEGLIGIBLE = 0.0005
+"""Value that is shown as 0."""
 
 
 def print_stage_whatif(content: dict[str, Any], console: Console) -> None:

@@ -117,6 +117,7 @@ _ALIGNED_BYTES = 16
 """What tensor cores load at once: rows whose length is no multiple of it need slower kernels."""
 _WITHOUT_TENSOR_CORES = re.compile(r"sgemm|simt|ffma|_SS_|dgemm", re.IGNORECASE)
 _EXAMPLES = 3
+"""Products that a finding names."""
 
 
 class _Product(msgspec.Struct, frozen=True):
@@ -348,6 +349,7 @@ _MIN_LENGTH = 3
 _COMPARED = 12
 """Operators of a chain that distinguish it from others of its length."""
 _PRIME = 1_000_003
+"""Base of the hash of a sequence of kernels."""
 _MAX_RATIO = 4
 """Ratio of bytes between neighbors beyond which they do not work on the same tensor."""
 _ELEMENTWISE_ADVICE = (

@@ -283,9 +283,11 @@ def _apart_note(devices: Sequence[DeviceFigures], reference: Sequence[int], name
 
 
 _MAX_LISTED = 8
+"""Devices that a note names."""
 _DRIFT = 1e-3
 """Drift that no computer clock reaches: real clocks drift by less than 1e-4."""
 _APART_NS = 20e6
+"""Uncertainty of an offset from which collectives do not agree on it."""
 _ENOUGH = 8
 """From this many collectives on, ends of the same collectives scatter by less than 20 ms."""
 

@@ -25,6 +25,7 @@ from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
 
 _NOTABLE_WAIT = 0.05
+"""Share of the exposed time from which waiting within it is mentioned."""
 
 
 def exposed_communication(context: FindingContext) -> list[Finding]:
@@ -245,7 +246,9 @@ _ABOVE = 4
 _REACHED = 0.8
 """Share of the links' bandwidth that collectives of a well-configured job reach."""
 _HALF = 0.5
+"""Share of the others' bandwidth below which a group is slow."""
 _MIN_MESSAGES = 3
+"""Messages of a group from which its bandwidth is compared."""
 
 
 def _advice(context: FindingContext) -> str:

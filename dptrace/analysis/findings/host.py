@@ -36,8 +36,11 @@ _NOTABLE = 0.1
 _COUNTED = 500
 """Number of a device's longest gaps that are added up."""
 _STANDS_OUT = 0.15
+"""Share of the longer gaps from which the place of most of them is named."""
 _MIN_GAP_NS = 300_000
+"""Shortest gap that is named."""
 _MAX_NAMED = 2
+"""Gaps that a finding names."""
 HOST_CAUSES = {cause.name: cause.host_causes for cause in IDLE_CAUSES if cause.host_causes}
 """What the host did in idle time of a cause; causes without host activity are missing."""
 

@@ -23,6 +23,7 @@ NO_STEP = -1
 """Step index of a call outside all steps."""
 
 _PAIR = 2
+"""Ranks of a group in which a message's peer needs no record: it is the other one."""
 _POINT_TO_POINT = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 

@@ -30,6 +30,7 @@ _LONGEST_GAP_NS = 10 * US
 _OVERLAP_NS = 50 * US
 """Neighbors that overlap by more than this are not one after the other."""
 _MIN_SAMPLES = 8
+"""Launches of an API from which its latency is its own median."""
 
 
 class DeviceOrder(Columns, frozen=True):
@@ -68,7 +69,7 @@ class DeviceOrder(Columns, frozen=True):
         for lane in range(self.lanes):
             own = np.flatnonzero((self.lane == lane) & (self.launched_by >= 0))
             own = own[np.argsort(self.launched_by[own], kind="stable")]
-            # Entry -1, and the one behind the last, is for none.
+            # The extra last entry, also index -1, means no interval.
             table[:, lane] = np.append(own, -1)[np.searchsorted(self.launched_by[own], event, side=side) + beside]
         return table
 
