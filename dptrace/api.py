@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -534,21 +534,7 @@ class Run(RunData):
     def __dir__(self) -> list[str]:
         return sorted(set(super().__dir__()) - INTERNAL)
 
-    @speaks_python()
-    def select(
-        self, ranks: str | int | Iterable[int] | None = None, steps: str | int | tuple[int, int] | None = None
-    ) -> Run:
-        """Return the part of the run with these ranks and steps.
-
-        Args:
-            ranks: numbers of the ranks to keep, or their text as on the command line, ``"0-3,8"``; None keeps all.
-            steps: first and last number of the steps to keep, as in ``ProfilerStep#4``, ``"4:6"``, or one number;
-                None keeps all.
-
-        Raises:
-            UsageError: these are no ranks or steps, or none is in the run; the message lists those of the run.
-        """
-        return super().select(ranks, steps)
+    select = speaks_python()(RunData.select)
 
     @property
     def replay(self) -> Replay:

@@ -23,6 +23,7 @@ from dptrace.bench.recorded import RecordedFigures, recorded_figures
 from dptrace.bench.store import BenchConfig, Store
 from dptrace.errors import DptraceError, RecordingError
 from dptrace.record.launch.launcher import launch
+from dptrace.record.launch.monitor import Reporter
 from dptrace.record.launch.torchrun import Launch, stop_agent, thread_environment
 from dptrace.record.messages import EPOCH, RESULTS
 from dptrace.record.options.modes import trainer
@@ -256,28 +257,12 @@ def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> Recorded
         command=["dptrace", settings.verb],
     )
     try:
-        runs = launch(job, _Silent())
+        runs = launch(job, Reporter())  # the command shows the progress of the whole matrix
         if not runs:
             raise RecordingError("an error of the recorder, such as a full disk")
         return recorded_figures(open_run([str(runs[0]["folder"])]))
     except DptraceError as error:
         raise BenchRunError(f"recording failed: {error}") from None
-
-
-class _Silent:
-    """Reports nothing: the command shows the progress of the whole matrix."""
-
-    def progress(self, done: int, total: int) -> None: ...
-
-    def state(self, text: str) -> None: ...
-
-    def recorded(self, info: dict[str, Any], goes_on: bool) -> None: ...
-
-    def measured(self, info: dict[str, Any]) -> None: ...
-
-    def message(self, text: str) -> None: ...
-
-    def error(self, text: str) -> None: ...
 
 
 # Run a benchmark's configurations one after the other; each result is written before the next run starts.

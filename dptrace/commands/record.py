@@ -20,6 +20,7 @@ from dptrace.commands.shared.options import check_machines, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET, progress
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import UsageError
+from dptrace.record.launch.monitor import Reporter
 from dptrace.record.options.catalog import (
     OPTIONS,
     SYNTHETIC_IMAGES,
@@ -192,7 +193,7 @@ def trainers_help_option(function: Callable[..., Any]) -> Callable[..., Any]:
 # What ``dptrace record`` prints when a run is written, measured or interrupted.
 
 
-class RunReporter:
+class RunReporter(Reporter):
     """Prints what happens during a launch.
 
     Args:

@@ -17,6 +17,7 @@ from dptrace.commands.shared.options import check_machines, json_option, machine
 from dptrace.commands.shared.output import emit, json_text
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
+from dptrace.record.launch.monitor import Reporter
 from dptrace.record.options.command_line import STANDARD_INPUT, Program, check_program, parse_program
 from dptrace.record.processes import catch_signals
 
@@ -158,23 +159,8 @@ def _launch(program: Program, folder: Path, options: dict[str, Any]) -> None:
         reader.finish()
 
 
-class Silent:
+class Silent(Reporter):
     """A reporter of a launch that tells errors only: the watch tells the rest."""
-
-    def progress(self, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def state(self, text: str) -> None:
-        """Say nothing."""
-
-    def recorded(self, info: dict[str, Any], goes_on: bool) -> None:
-        """Say nothing."""
-
-    def measured(self, info: dict[str, Any]) -> None:
-        """Say nothing."""
-
-    def message(self, text: str) -> None:
-        """Say nothing."""
 
     def error(self, text: str) -> None:
         """Say that the launcher could not do something."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from dptrace.record.launch.monitor import Reporter
 
-class SilentReporter:
+
+class SilentReporter(Reporter):
     """Keeps what a launch reports, and prints nothing."""
 
     def __init__(self) -> None:

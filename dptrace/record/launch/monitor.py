@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
@@ -64,8 +64,8 @@ class Stalled(Exception):
     """A rank has made no step for too long; the message says where each one is."""
 
 
-class Reporter(Protocol):
-    """Where a launch reports what happens while training runs."""
+class Reporter:
+    """Where a launch reports what happens while training runs; this one says nothing."""
 
     def progress(self, done: int, total: int) -> None:
         """Show how many steps are done, of how many."""
