@@ -22,7 +22,7 @@ from dptrace.bench.links import check_endpoint, check_links, links_summary, meas
 from dptrace.commands.shared.output import json_text
 from dptrace.errors import DptraceError, UsageError
 from dptrace.model.link_report import link_report
-from tests.support.links_samples import ALPHA_S, BETA_S, measured, with_algorithms
+from tests.support.links_samples import ALPHA_S, BETA_S, measured, report_text, with_algorithms
 from tests.support.paths import ROOT
 from tests.support.recordings import dptrace as recordings_dptrace
 from tests.support.recordings import environment
@@ -156,7 +156,7 @@ def test_a_busy_machine_is_reported(load: float, said: bool, monkeypatch: pytest
 def test_measured_links_are_taken_from_their_file(tmp_path: Path) -> None:
     """The line of one link, which the all-reduce's was computed to; Python takes the file, too."""
     path = tmp_path / "links.json"
-    path.write_text(json.dumps(link_report(measured(ranks=2))))
+    path.write_text(report_text(2))
     link = measured_link(str(path))
 
     assert "nvlink4" == measured_link("nvlink4")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 from pathlib import Path
@@ -16,10 +15,9 @@ import dptrace
 from dptrace.commands.shared.main import COMMANDS, cli
 from dptrace.commands.shared.output import OutputFile
 from dptrace.errors import UsageError
-from dptrace.model.link_report import link_report
 from tests.support.bench_tables import CSV
 from tests.support.kineto_files import KinetoFile, training_step
-from tests.support.links_samples import measured
+from tests.support.links_samples import report_text
 
 CASES = [
     "analyze runs/a --json -o runs/a/rank0.json",
@@ -89,7 +87,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (tree / table).write_text(CSV)
     (tree / "made" / "bench.json").write_text('{"schema": 1}')
     for links in ("links.json", "made/links.json"):
-        (tree / links).write_text(json.dumps(link_report(measured(ranks=2))))
+        (tree / links).write_text(report_text(2))
     os.link(tree / "links.json", tree / "hard_links.html")
     return tree
 

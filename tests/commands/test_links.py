@@ -13,8 +13,7 @@ from dptrace.bench import links
 from dptrace.bench.links import LinksRequest, read_links
 from dptrace.commands.shared.main import cli
 from dptrace.model.collectives import KINDS
-from dptrace.model.link_report import link_report
-from tests.support.links_samples import measured
+from tests.support.links_samples import report_text
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("COLUMNS", "132")
     path = tmp_path / "links.json"
-    path.write_text(json.dumps(link_report(measured())))
+    path.write_text(report_text())
     return path
 
 

@@ -18,9 +18,8 @@ from dptrace.bench.store import BenchConfig
 from dptrace.bench.sweep_points import BUCKET_CAP
 from dptrace.commands import sweep as verb
 from dptrace.commands.shared.main import cli
-from dptrace.model.link_report import link_report
 from tests.support.cifar10_files import write_binary
-from tests.support.links_samples import measured
+from tests.support.links_samples import report_text
 from tests.support.recordings import dptrace
 from tests.support.sweeps import read, result
 
@@ -99,7 +98,7 @@ def test_what_can_not_be_swept_is_refused(
     here: Path, ran: list[str], arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one line, before any process and any file."""
-    (here / "links4.json").write_text(json.dumps(link_report(measured(ranks=4))))
+    (here / "links4.json").write_text(report_text(4))
     write_binary(here / "tiny")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     (here / "foreign").mkdir()
@@ -161,7 +160,7 @@ def test_it_goes_on_where_it_was_and_a_failed_run_is_tried_again(here: Path, ran
 @pytest.mark.heavy
 def test_a_measured_line_chooses(here: Path, ran: list[str]) -> None:
     """Its file is named in the sentence; quiet prints no epoch, and no inference is measured on demand."""
-    (here / "links.json").write_text(json.dumps(link_report(measured(ranks=2))))
+    (here / "links.json").write_text(report_text(2))
     more = ("--links", "links.json", "--no-checkpoints", "-q", "--json", "--inference", "none")
     done = run("--bucket-cap-mb", "1,4", *more)
     content = json.loads(done.stdout)

@@ -10,6 +10,8 @@ import pytest
 from dptrace.model.planning.published import KINDS, kind_name
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow  # 132 searches for a layout
+
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "make_published.py"))
 
 
@@ -18,7 +20,6 @@ def runs() -> Any:
     return SCRIPT["runs"]()
 
 
-@pytest.mark.heavy
 def test_each_kind_is_off_by_as_much_as_the_answers_say(runs: Any) -> None:
     """Medians: dense in 16 bits below 8 %, float8 15 %, experts 25 %; each answer's range holds 80 % of its kind."""
     found = SCRIPT["kinds"](runs)
@@ -34,7 +35,6 @@ def test_each_kind_is_off_by_as_much_as_the_answers_say(runs: Any) -> None:
         assert len(inside) >= 0.8 * len(own)
 
 
-@pytest.mark.heavy
 def test_no_run_is_far_off_without_a_reason(runs: Any) -> None:
     """In time with its layout or by itself, or in memory; of Llama 3 405B the search finds the layout that ran."""
     far = {run.row["run"] for run in runs for one in (run.layout, run.alone) if one and abs(one.error) > 0.3}
@@ -51,7 +51,6 @@ def off(run: Any) -> float:
     return float(run.layout.plan.memory_bytes / (float(run.row["memory_gib"]) * 2**30) - 1)
 
 
-@pytest.mark.heavy
 def test_measured_memory(runs: Any) -> None:
     """Torchtitan's FSDP of 8 billion parameters on H100s, with up to 262,144 tokens in a sample: within 6 %."""
     rows = [run for run in runs if run.row["memory_gib"] and "8B" in run.row["run"] and "H100" in run.row["run"]]
@@ -60,7 +59,6 @@ def test_measured_memory(runs: Any) -> None:
     assert max(abs(off(run)) for run in rows) < 0.06
 
 
-@pytest.mark.heavy
 def test_the_page_has_what_is_predicted_now(runs: Any) -> None:
     """If it has not, run python docs/make_published.py."""
     page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
