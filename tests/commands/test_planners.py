@@ -11,14 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import dptrace
-from dptrace.commands.recorded_plan import compared_memory
 from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.output import json_text
 from dptrace.model.link_report import link_report
 from dptrace.model.planning.describe import OPTIONS
-from dptrace.record.options.modes import MODES
 from tests.support.links_samples import ALPHA_S, BETA_S, GAMMA_S, measured, with_algorithms
-from tests.support.modes import ADAMW, CASES, ModeCase, run_of
 from tests.support.paths import ROOT
 
 SEVENTY = "--params 70B --gpus 64 --seq 4096 --batch 512"
@@ -293,28 +290,3 @@ def test_a_recording_without_memory_shows_what_to_expect() -> None:
     assert [4 * 8_432_138] * 2 == [row["expected_bytes"] for row in compared[:2]]
     assert {None} == {row["measured_bytes"] for row in compared}
     assert run("memory traces/interleaved_cpu_2ranks").startswith("8.4 million parameters, interleaved on 2 ranks")
-
-
-def _cases() -> list[ModeCase]:
-    cases = {case.mode: case for case in reversed(CASES) if case.ranks == 2}
-    four = {case.mode: case for case in CASES if case.ranks == 4 and case.mode not in cases}
-    sharded = [case for case in CASES if case.extra_options == ADAMW]
-    return [*cases.values(), *four.values(), *sharded]
-
-
-def test_every_mode_is_compared() -> None:
-    """The table has a case for each mode of several ranks."""
-    assert set(MODES) - {"single"} == {case.mode for case in _cases()}
-
-
-@pytest.mark.slow
-@pytest.mark.spawn
-@pytest.mark.parametrize("case", _cases(), ids=lambda case: case.name)
-def test_each_mode_holds_what_the_formulas_say(case: ModeCase) -> None:
-    """Parameters, gradients and optimizer state of the mean rank, as torch counts them: within 5 %."""
-    folder = run_of(case)
-    info = json.loads((folder / "run.json").read_text()) | {"mode": case.mode}  # the launcher adds it otherwise
-    rows = compared_memory(info, str(folder))["recorded"]["compared"][:3]
-
-    for row in rows:
-        assert pytest.approx(row["expected_bytes"], rel=0.05) == row["measured_bytes"], row["what"]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-
-from tests.support.modes import ADAMW, CASES, ModeCase, parameters_of, reference, run_of
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
@@ -137,61 +133,3 @@ def test_a_recording_counts_in_its_warm_up(wait: int, tmp_path: Path, monkeypatc
 
     assert [80, 80, 0] == [memory[kind] for kind in HELD]
     assert memory["peak_allocated_bytes"] is None
-
-
-RANKS = 4
-
-
-def _case(mode: str) -> ModeCase:
-    return next(case for case in CASES if (case.mode, case.extra_options, case.ranks) == (mode, ADAMW, RANKS))
-
-
-def _held(mode: str) -> list[list[int]]:
-    ranks = json.loads((run_of(_case(mode)) / "run.json").read_text())["ranks"]
-    return [[rank["memory"][kind] for kind in HELD] for rank in ranks]
-
-
-def _shapes() -> list[tuple[int, ...]]:
-    arrays = np.load(parameters_of(reference(_case("ddp"))))
-    return [arrays[name].shape for name in arrays.files]
-
-
-def _padded(count: int) -> int:
-    return math.ceil(count / RANKS)
-
-
-def _expected(mode: str) -> list[list[int]]:
-    """Return what each rank holds by the formulas of ZeRO (Rajbhandari et al. 2020), in float64 with AdamW.
-
-    With n ranks and P bytes: P + P + 2 P; the optimizer's share is 1/n in zero1, that of the gradients too in zero2,
-    and that of the parameters too in fsdp. 4 bytes count the steps of each tensor that AdamW updates.
-    """
-    sizes = [math.prod(shape) for shape in _shapes()]
-    total = sum(sizes)
-    blocks = [sum(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True)]
-    if mode == "ddp":
-        return [[8 * total, 8 * total, 16 * total + 4 * len(sizes)]] * RANKS
-    if mode == "zero1":
-        shards: list[list[int]] = [[] for _ in range(RANKS)]
-        for size in sorted(sizes, reverse=True):
-            min(shards, key=sum).append(size)
-        return [[8 * total, 8 * total, 16 * sum(shard) + 4 * len(shard)] for shard in shards]
-    if mode == "zero2":
-        part = sum(map(_padded, blocks))
-        return [[8 * RANKS * part, 8 * part, 16 * part + 4 * len(blocks)]] * RANKS
-    # fully_shard splits the first dimension; the last rank's parameters may be padded, but not its state.
-    parts = [[_rows(shape[0], rank) * math.prod(shape[1:]) for shape in _shapes()] for rank in range(RANKS)]
-    padded = sum(_padded(shape[0]) * math.prod(shape[1:]) for shape in _shapes())
-    return [[8 * padded, 8 * padded, 16 * sum(part) + 4 * len(part)] for part in parts]
-
-
-def _rows(rows: int, rank: int) -> int:
-    return max(min(_padded(rows), rows - rank * _padded(rows)), 0)
-
-
-@pytest.mark.slow
-@pytest.mark.spawn
-@pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "fsdp"])
-def test_each_mode_holds_what_its_formula_says(mode: str) -> None:
-    """Exactly, on each of four ranks."""
-    assert _expected(mode) == _held(mode)

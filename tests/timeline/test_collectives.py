@@ -11,14 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dptrace
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.collectives import holding, last_enclosing, launches, outermost
 from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.support.kineto_files import BASE_NS, KinetoFile
-from tests.support.modes import CASES, run_of
 
 
 def collective(file: KinetoFile, folder: Path) -> Collective:
@@ -267,29 +265,6 @@ def test_without_shapes_the_kind_must_do(tmp_path: Path) -> None:
 
     assert [("reduce_scatter", 0, 0), ("barrier", 0, 0)] == summary(timeline)
     assert Phase.BACKWARD == timeline.phase[timeline.collective == 0]
-
-
-@pytest.mark.slow
-@pytest.mark.spawn
-@pytest.mark.parametrize("prefetch", [(), ("--prefetch", "none")], ids=["default", "none"])
-def test_each_block_of_a_sharded_model_is_named(prefetch: tuple[str, ...]) -> None:
-    """In a recorded run, each block is gathered in forward and again in backward, where its gradients are scattered."""
-    case = next(case for case in CASES if (case.mode, case.ranks, case.options) == ("fsdp", 2, prefetch))
-    (timeline, _) = dptrace.open(run_of(case)).timelines
-    layers = ("0", "2", "4", "6")
-    gathers = [f"FSDP::all_gather ({layer})" for layer in layers]
-    reductions = [f"FSDP::post_backward_reduce ({layer})" for layer in layers]
-
-    for step in range(2):
-        found: dict[tuple[str, int], list[str]] = {}
-        for row in np.flatnonzero((timeline.step == step) & (timeline.collective >= 0)).tolist():
-            one = timeline.collectives[timeline.collective[row]]
-            found.setdefault((one.kind, int(timeline.phase[row])), []).append(one.label)
-        assert found == {
-            ("all_gather", Phase.FORWARD): gathers,
-            ("all_gather", Phase.BACKWARD): gathers[::-1],
-            ("reduce_scatter", Phase.BACKWARD): reductions[::-1],
-        }
 
 
 # Launches and enclosing events, compared with a brute-force search.

@@ -18,10 +18,12 @@ import pytest
 import dptrace
 from dptrace.analysis.per_gpu.device import expert_loads
 from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.commands.recorded_plan import compared_memory
 from dptrace.model.training.layout import held_activations
 from dptrace.record.options.modes import MODES, trainer
 from dptrace.timeline.model import Action, Kind, Phase
 from tests.support.modes import (
+    ADAMW,
     CASES,
     CLIPPED,
     GPT_TINY,
@@ -302,3 +304,131 @@ def test_the_same_tokens_are_dropped_on_any_number_of_ranks(case: ModeCase) -> N
 
     assert single == parallel
     assert all(load.dropped for load in parallel)
+
+
+# What others read of these runs is tested here, in the process that has them: bytes held, groups, names.
+
+
+def _one_of_each_mode() -> list[ModeCase]:
+    cases = {case.mode: case for case in reversed(CASES) if case.ranks == 2}
+    four = {case.mode: case for case in CASES if case.ranks == 4 and case.mode not in cases}
+    sharded = [case for case in CASES if case.extra_options == ADAMW]
+    return [*cases.values(), *four.values(), *sharded]
+
+
+def test_every_mode_is_compared() -> None:
+    """The table has a case for each mode of several ranks."""
+    assert set(MODES) - {"single"} == {case.mode for case in _one_of_each_mode()}
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+@pytest.mark.parametrize("case", _one_of_each_mode(), ids=lambda case: case.name)
+def test_each_mode_holds_what_the_formulas_say(case: ModeCase) -> None:
+    """Parameters, gradients and optimizer state of the mean rank, as torch counts them: within 5 %."""
+    folder = run_of(case, with_others=True)
+    info = json.loads((folder / "run.json").read_text()) | {"mode": case.mode}  # the launcher adds it otherwise
+    rows = compared_memory(info, str(folder))["recorded"]["compared"][:3]
+
+    for row in rows:
+        assert pytest.approx(row["expected_bytes"], rel=0.05) == row["measured_bytes"], row["what"]
+
+
+RANKS = 4
+HELD = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
+
+
+def _sharded(mode: str) -> ModeCase:
+    return next(case for case in CASES if (case.mode, case.extra_options, case.ranks) == (mode, ADAMW, RANKS))
+
+
+def _held(mode: str) -> list[list[int]]:
+    ranks = json.loads((run_of(_sharded(mode), with_others=True) / "run.json").read_text())["ranks"]
+    return [[rank["memory"][kind] for kind in HELD] for rank in ranks]
+
+
+def _shapes() -> list[tuple[int, ...]]:
+    arrays = np.load(parameters_of(reference(_sharded("ddp"))))
+    return [arrays[name].shape for name in arrays.files]
+
+
+def _padded(count: int) -> int:
+    return math.ceil(count / RANKS)
+
+
+def _expected(mode: str) -> list[list[int]]:
+    """Return what each rank holds by the formulas of ZeRO (Rajbhandari et al. 2020), in float64 with AdamW.
+
+    With n ranks and P bytes: P + P + 2 P; the optimizer's share is 1/n in zero1, that of the gradients too in zero2,
+    and that of the parameters too in fsdp. 4 bytes count the steps of each tensor that AdamW updates.
+    """
+    sizes = [math.prod(shape) for shape in _shapes()]
+    total = sum(sizes)
+    blocks = [sum(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True)]
+    if mode == "ddp":
+        return [[8 * total, 8 * total, 16 * total + 4 * len(sizes)]] * RANKS
+    if mode == "zero1":
+        shards: list[list[int]] = [[] for _ in range(RANKS)]
+        for size in sorted(sizes, reverse=True):
+            min(shards, key=sum).append(size)
+        return [[8 * total, 8 * total, 16 * sum(shard) + 4 * len(shard)] for shard in shards]
+    if mode == "zero2":
+        part = sum(map(_padded, blocks))
+        return [[8 * RANKS * part, 8 * part, 16 * part + 4 * len(blocks)]] * RANKS
+    # fully_shard splits the first dimension; the last rank's parameters may be padded, but not its state.
+    parts = [[_rows(shape[0], rank) * math.prod(shape[1:]) for shape in _shapes()] for rank in range(RANKS)]
+    padded = sum(_padded(shape[0]) * math.prod(shape[1:]) for shape in _shapes())
+    return [[8 * padded, 8 * padded, 16 * sum(part) + 4 * len(part)] for part in parts]
+
+
+def _rows(rows: int, rank: int) -> int:
+    return max(min(_padded(rows), rows - rank * _padded(rows)), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+@pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "fsdp"])
+def test_each_mode_holds_what_its_formula_says(mode: str) -> None:
+    """Exactly, on each of four ranks."""
+    assert _expected(mode) == _held(mode)
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+def test_the_pairs_of_a_real_run_are_separated() -> None:
+    """Gradients are reduced within pairs, and across pairs by their leaders; the group of all ranks is idle."""
+    case = next(case for case in CASES if (case.mode, case.ranks) == ("hierarchical", 4))
+    together = dptrace.open(run_of(case, with_others=True)).cross_rank
+    matches = together.matches
+    found = {
+        (str(kind), matches.groups[group].ranks, int(size), bool(complete))
+        for kind, group, size, complete in zip(matches.kind, matches.group, matches.size, matches.complete, strict=True)
+    }
+
+    pairs = {(kind, pair, 2, True) for kind in ("reduce", "broadcast") for pair in ((0, 1), (2, 3))}
+    assert pairs | {("all_reduce", (0, 2), 2, True)} == found
+    assert len(together.notes) == 1
+    assert "one machine" in together.notes[0]
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+@pytest.mark.parametrize("prefetch", [(), ("--prefetch", "none")], ids=["default", "none"])
+def test_each_block_of_a_sharded_model_is_named(prefetch: tuple[str, ...]) -> None:
+    """In a recorded run, each block is gathered in forward and again in backward, where its gradients are scattered."""
+    case = next(case for case in CASES if (case.mode, case.ranks, case.options) == ("fsdp", 2, prefetch))
+    (timeline, _) = dptrace.open(run_of(case, with_others=True)).timelines
+    layers = ("0", "2", "4", "6")
+    gathers = [f"FSDP::all_gather ({layer})" for layer in layers]
+    reductions = [f"FSDP::post_backward_reduce ({layer})" for layer in layers]
+
+    for step in range(2):
+        found: dict[tuple[str, int], list[str]] = {}
+        for row in np.flatnonzero((timeline.step == step) & (timeline.collective >= 0)).tolist():
+            one = timeline.collectives[timeline.collective[row]]
+            found.setdefault((one.kind, int(timeline.phase[row])), []).append(one.label)
+        assert found == {
+            ("all_gather", Phase.FORWARD): gathers,
+            ("all_gather", Phase.BACKWARD): gathers[::-1],
+            ("reduce_scatter", Phase.BACKWARD): reductions[::-1],
+        }

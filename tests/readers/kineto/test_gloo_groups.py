@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import dptrace
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.readers.kineto.columns import with_gloo_groups
@@ -15,7 +14,6 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import UNKNOWN_GROUP, CommArgs
 from dptrace.timeline.build import build_timelines
 from tests.support.kineto_files import KinetoFile
-from tests.support.modes import CASES, run_of
 
 WORLD = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo,cuda:gloo", "ranks": [0, 1, 2, 3]}
 INSIDE = {"pg_name": "3", "pg_desc": "mesh_inside", "backend_config": "cpu:gloo", "ranks": [0, 1]}
@@ -108,24 +106,6 @@ def test_ambiguous_groups_are_not_matched(tmp_path: Path) -> None:
     (note,) = matches.notes
     assert "process groups" in note
     assert "4" in note
-
-
-@pytest.mark.slow
-@pytest.mark.spawn
-def test_the_pairs_of_a_real_run_are_separated() -> None:
-    """Gradients are reduced within pairs, and across pairs by their leaders; the group of all ranks is idle."""
-    case = next(case for case in CASES if (case.mode, case.ranks) == ("hierarchical", 4))
-    together = dptrace.open(run_of(case)).cross_rank
-    matches = together.matches
-    found = {
-        (str(kind), matches.groups[group].ranks, int(size), bool(complete))
-        for kind, group, size, complete in zip(matches.kind, matches.group, matches.size, matches.complete, strict=True)
-    }
-
-    pairs = {(kind, pair, 2, True) for kind in ("reduce", "broadcast") for pair in ((0, 1), (2, 3))}
-    assert pairs | {("all_reduce", (0, 2), 2, True)} == found
-    assert len(together.notes) == 1
-    assert "one machine" in together.notes[0]
 
 
 def test_only_the_peer_tells_the_group_of_a_message() -> None:
