@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -19,6 +18,7 @@ from dptrace.commands.shared.main import cli
 from tests.model.planning.test_documents import COMMAND, ROWS
 from tests.support.forking import folder_of_command
 from tests.support.paths import ROOT
+from tests.support.processes import finished
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^(<!-- not run: [^\n]+ -->\n)?```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -74,9 +74,7 @@ def run(command: list[str], folder: Path) -> None:
         "BROWSER": "true",
         "DPTRACE_CACHE": str(folder / "cache"),
     }
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = finished(command, cwd=folder, env=environment)
     assert 0 == done.returncode, f"{command[-1]}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
 
 

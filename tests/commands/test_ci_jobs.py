@@ -16,6 +16,7 @@ import yaml
 
 from tests.support.forking import folder_of_command
 from tests.support.paths import ROOT
+from tests.support.processes import finished
 
 pytestmark = [pytest.mark.spawn, pytest.mark.slow]
 
@@ -57,7 +58,7 @@ def run(commands: list[str], folder: Path, **variables: str) -> int:
         if command.startswith("pip install"):
             continue
         bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command]
-        done = subprocess.run(bash, cwd=folder, env=os.environ | path | variables, timeout=600, check=False)
+        done = finished(bash, 240, cwd=folder, env=os.environ | path | variables)
         if done.returncode:
             return done.returncode
     return 0

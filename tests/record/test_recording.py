@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import pytest
 
 from dptrace.errors import UsageError
 from dptrace.record.messages import LauncherSettings, request_path
+from tests.support.processes import finished
 from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")
@@ -279,7 +279,7 @@ def test_ranks_that_a_script_spawns_record_one_run(tmp_path: Path) -> None:
     unset = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     bare = {name: value for name, value in environment().items() if name not in unset}
     command = [sys.executable, "spawn.py", str(tmp_path / "store")]
-    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=600, check=False)
+    done = finished(command, cwd=tmp_path, env=bare)
 
     assert 0 == done.returncode, done.stderr
     assert "Wrote mine." in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import RecordingError
+from tests.support.processes import finished
 from tests.support.recordings import dptrace
 
 torch = pytest.importorskip("torch")
@@ -307,7 +307,7 @@ with guard.ours():
     own.stop()
 os._exit(code)
 """
-    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ended = finished([sys.executable, "-c", script], cwd=tmp_path)
 
     assert 0 == ended.returncode, ended.stderr
 

@@ -1,8 +1,12 @@
-"""The processes that run in a folder."""
+"""The processes that run in a folder, and commands that must come to an end."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -17,3 +21,38 @@ def processes_in(folder: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return processes
+
+
+def finished(command: Sequence[str | Path], timeout_s: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command as :func:`subprocess.run` does, and return its exit code and outputs.
+
+    Raises:
+        AssertionError: it takes longer; the message says what each of its processes did, and what they printed.
+    """
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, **options) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            running = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            states = [_state(one) for one in running]
+            for one in running:
+                with suppress(psutil.Error):
+                    one.kill()
+            out, err = process.communicate()
+            shown = "\n".join((*states, out[-2000:], err[-4000:]))
+            raise AssertionError(f"{command} still ran after {timeout_s} s.\n{shown}") from None
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _state(process: psutil.Process) -> str:
+    """Return what a process does: its state, its processor time, where in the kernel it waits."""
+    try:
+        with suppress(OSError):
+            waits = Path(f"/proc/{process.pid}/wchan").read_text()
+            used = process.cpu_times()
+            line = " ".join(process.cmdline())[:120]
+            return f"{process.pid} {process.status()}, {used.user + used.system:.1f} s of CPU, in {waits}: {line}"
+    except psutil.Error:
+        pass
+    return f"{process.pid} ended"

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.forking import run_python
+from tests.support.processes import finished
 
 STEPS = 2
 WAIT, WARMUP = 4, 2
@@ -27,9 +28,7 @@ def dptrace(*arguments: str, cwd: Path, ok: bool = True, forked: bool = True) ->
     if forked:
         completed = run_python(*command, cwd=cwd, env=environment())
     else:
-        completed = subprocess.run(
-            [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=900, env=environment()
-        )
+        completed = finished([sys.executable, *command], cwd=cwd, env=environment())
     assert not ok or completed.returncode == 0, completed.stderr
     return completed
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
+from tests.support.processes import finished
 from tests.support.recordings import environment
 
 pytestmark = pytest.mark.spawn
@@ -94,7 +95,7 @@ os._exit(0)  # at times, gloo's threads abort a process in Python's teardown
 def test_a_lightning_style_closure_has_all_three_phases(tmp_path: Path) -> None:
     """Recorded on CPU: the nodes of autograd are backward, the model forward, AdamW's operators optimizer."""
     trace = tmp_path / "rank0.json"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", CLOSURE, trace], check=True, env=environment(), timeout=300)
+    finished([sys.executable, "-W", "ignore", "-c", CLOSURE, trace], env=environment()).check_returncode()
     kernels = dptrace.open(trace).kernels()
 
     phases = {name: set(rows["phase"]) for name, rows in kernels.groupby("name")}
@@ -118,7 +119,7 @@ def test_a_backward_that_labels_split_is_backward(
     """In each of 4 chunks, 2 products before autograd's nodes and 3 after them, outside of autograd."""
     trace = tmp_path / "rank0.json"
     command = [sys.executable, "-W", "ignore", "-c", SPLIT_BACKWARD, str(trace), *labels]
-    subprocess.run(command, check=True, env=environment(), timeout=300)
+    finished(command, env=environment()).check_returncode()
     run = dptrace.open(trace, phase_labels=rules)
     operators = run.kernels()
 

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import dptrace
 from dptrace.errors import TraceError, UsageError
 from dptrace.readers.provenance import read_provenance
 from tests.support.kineto_files import KinetoFile
+from tests.support.processes import finished
 
 FORWARD, BACKWARD = "f5abcdefgh2345677654321hgfedcba", "b5abcdefgh2345677654321hgfedcba"
 GRAPH = """class GraphModule(torch.nn.Module):
@@ -203,7 +203,7 @@ def test_a_compiled_model_on_a_cpu_is_mapped_to_its_lines(tmp_path: Path) -> Non
     (tmp_path / "model.py").write_text(MODEL)
     wanted = {"INDUCTOR_PROVENANCE": "1", "TORCH_TRACE": str(tmp_path / "compiled")}
     wanted |= {"TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    subprocess.run([sys.executable, "model.py"], cwd=tmp_path, env=os.environ | wanted, check=True, timeout=600)
+    finished([sys.executable, "model.py"], 240, cwd=tmp_path, env=os.environ | wanted).check_returncode()
 
     rows = dptrace.open(tmp_path / "trace.json", cache=False).kernel_summary("source", provenance=tmp_path / "compiled")
 
