@@ -21,7 +21,7 @@ from dptrace.viewers.gantt.page.document import document
 from dptrace.viewers.pages import explain as explain_page
 from dptrace.viewers.pages.view import picture
 from dptrace.viewers.planning.charts import chart_of
-from dptrace.viewers.terminal.summary import print_run
+from dptrace.viewers.terminal.screen import print_screen
 from dptrace.viewers.views.registry import VIEWS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,9 +29,9 @@ IMAGES = ROOT / "docs" / "images"
 
 
 def split_picture(run: dptrace.Run, path: Path) -> None:
-    """Print the split into an SVG of a terminal."""
-    console = Console(record=True, file=io.StringIO(), width=84, force_terminal=True, highlight=False)
-    print_run(run, console)
+    """Print the first screen of a run into an SVG of a terminal."""
+    console = Console(record=True, file=io.StringIO(), width=80, force_terminal=True, highlight=False)
+    print_screen(run, console)
     path.write_text(console.export_svg(title="dptrace analyze traces/interleaved_cpu_2ranks"), encoding="utf-8")
 
 

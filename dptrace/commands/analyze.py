@@ -13,6 +13,7 @@ from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
+    group,
     opening_options,
     run_options,
     with_workload,
@@ -31,9 +32,25 @@ if TYPE_CHECKING:
     from dptrace.timeline.host_calls import SecondPass
 
 
+_sections = group(
+    *(
+        click.option(f"--{name}", "section", flag_value=name, help=f"Print {what}.")
+        for name, what in {
+            "findings": "all findings, with ranges and where to look",
+            "split": "the step of each rank; with --all, each of its steps",
+            "communication": "collectives by kind: exposed, waiting, transfer",
+            "idle": "causes of idle time, and a pipeline's bubble",
+            "facts": "what the recorder noted: memory, mesh, experts",
+            "notes": "notes on what is missing, inferred or unknown",
+        }.items()
+    )
+)
+
+
 @click.command()
 @run_options
-@click.option("--all", "all_rows", is_flag=True, help="Print every table in full: each step, rank and collective.")
+@click.option("--all", "all_rows", is_flag=True, help="Print all sections, each table in full.")
+@_sections
 @click.option("--collectives", is_flag=True, help="Print a row for each collective; as a table, or with --csv.")
 @click.option("--memory", is_flag=True, help="Print memory: peaks, what was alive at them; with --json, add it.")
 @answer_options(
@@ -49,6 +66,7 @@ def command(
     paths: tuple[str, ...],
     selection: Selection,
     all_rows: bool,
+    section: str | None,
     collectives: bool,
     memory: bool,
     to: Destination,
@@ -67,6 +85,7 @@ def command(
     Examples:
       dptrace analyze runs/interleaved
       dptrace analyze runs/ddp --ranks 0-3 --steps 4:6 --all
+      dptrace analyze runs/ddp --findings
       dptrace analyze rank0.json.gz rank1.json.gz --csv > split.csv
       dptrace analyze runs/llama --params 7B --tokens 4M
       dptrace analyze runs/ddp --json | jq '.ranks[0].total'
@@ -76,8 +95,8 @@ def command(
     """
     align = read_options.align
     has_findings = not (to.form == "csv" or as_hta or collectives or (memory and to.form != "json"))
-    short = to.form == "md" and not (all_rows or collectives or memory or as_hta)
-    refuse(_contradictions(to.form, collectives, memory, as_hta, align))
+    short = to.form == "md" and not (all_rows or section or collectives or memory or as_hta)
+    refuse(_contradictions(to, section, collectives, memory, as_hta, align))
     refuse([(limit is not None and not short, _NOTHING_TO_LIMIT)])
     if as_hta:
         if selection or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
@@ -92,7 +111,9 @@ def command(
         open_with_progress(paths, read_options, verbosity, selection, has_findings, reread, all_ranks=False), **workload
     )
     run = with_findings(run, verbosity) if has_findings else run
-    answer = _memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives)
+    answer = (
+        _memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives, section)
+    )
     to.write(_with_markdown(answer, run, limit) if short else answer)
     if not to.as_text:
         from dptrace.run.shared_clock import times_note
@@ -109,8 +130,13 @@ _NOTHING_TO_ALIGN = "--no-align only changes times and figures across ranks; lea
 
 
 def _contradictions(
-    form: str, collectives: bool, memory: bool, as_hta: bool, align: bool
+    to: Destination, section: str | None, collectives: bool, memory: bool, as_hta: bool, align: bool
 ) -> Iterator[tuple[bool, str]]:
+    form, other = to.form, to.form in ("json", "csv") or collectives or memory or as_hta
+    yield (
+        section is not None and other,
+        f"--{section} is a section of the text of analyze; give it alone, or with --all.",
+    )
     yield as_hta and collectives, _HTA_ALONE
     yield form == "json" and collectives, "--json already contains the collectives; leave --collectives out."
     yield memory and (collectives or as_hta), _MEMORY_ALONE
@@ -147,14 +173,17 @@ def _memory_readings() -> tuple[SecondPass[Any], ...]:
     return (MEMORY,)
 
 
-def _answer(run: Run, all_rows: bool, collectives: bool) -> Answer:
+def _answer(run: Run, all_rows: bool, collectives: bool, section: str | None) -> Answer:
     def tables(console: Console) -> None:
+        from dptrace.viewers.terminal.screen import print_screen
         from dptrace.viewers.terminal.summary import print_collectives, print_run
 
         if collectives:
             print_collectives(run, console, all_rows)
+        elif all_rows or section:
+            print_run(run, console, all_rows, section or "")
         else:
-            print_run(run, console, all_rows)
+            print_screen(run, console)
 
     def calls() -> pd.DataFrame:
         from dptrace.run.shared_clock import collectives_on_one_clock

@@ -30,20 +30,39 @@ def run(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["analyze", *map(str, arguments)])
 
 
-def test_tables_fit_eighty_columns_and_say_what_matters(folder: Path) -> None:
-    """A sentence first, then findings, a row for each rank, the collectives, the notes, and the next command."""
-    result = run(folder)
+def test_the_first_screen_fits_a_terminal(folder: Path) -> None:
+    """24 lines of 80 columns with the next command; the sections say the rest."""
+    result, every = run(folder), run(folder, "--all").stdout
 
     assert 0 == result.exit_code
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    assert "…" not in result.stdout
-    assert "15.0 % exposed communication" in result.stdout
+    assert max(map(len, (result.stdout + every).splitlines())) <= 80
+    assert len(result.stdout.splitlines()) + len(result.stderr.splitlines()) <= 24
+    assert "15 % exposed communication" in result.stdout
     assert "all_reduce" in result.stdout
-    assert result.stdout.index("Mean step, ") < result.stdout.index("Findings") < result.stdout.index("mean step by")
-    assert "ms per step" not in result.stdout
-    assert "ms per step" in run(folder, "--all").stdout
-    assert "rank 2" in result.stdout
+    assert every.index("Mean step, ") < every.index("Findings") < every.index("mean step by")
+    assert "ms per step" in every
+    assert "rank 2" in run(folder, "--notes").stdout
     assert f"Next: dptrace view {folder}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "has", "lacks"),
+    [
+        ("findings", "Findings", "mean step by"),
+        ("split", "mean step by rank", "Findings"),
+        ("communication", "mean step by kind", "mean step by rank"),
+        ("idle", "mean step by cause", "mean step by rank"),
+        ("notes", "! ", "Findings"),
+    ],
+)
+def test_a_section_is_printed_alone(folder: Path, section: str, has: str, lacks: str) -> None:
+    """As --all prints it, below the headline; beside data it is refused."""
+    text = run(folder, f"--{section}").stdout
+
+    assert has in text
+    assert lacks not in text
+    assert has in run(folder, "--all").stdout
+    assert 2 == run(folder, f"--{section}", "--json").exit_code
 
 
 def test_json_and_csv_stand_alone_on_stdout(folder: Path) -> None:
@@ -125,7 +144,7 @@ def test_findings_say_what_a_step_would_gain(tmp_path: Path) -> None:
     write_job(tmp_path)
     first, *others = json.loads(run(tmp_path, "--json").stdout)["findings"]
 
-    assert "Gains 100 µs a step" in run(tmp_path).stdout
+    assert "Gains 100 µs a step" in run(tmp_path, "--findings").stdout
     assert ("straggler", 1, 100_000) == (first["kind"], first["evidence"]["rank"], first["gain_next_ns"])
     assert "straggler" not in {finding["kind"] for finding in others}
 

@@ -72,7 +72,7 @@ def test_data_and_agents_have_the_list(
 def test_texts_have_the_list(job: Path, listed: list[dict[str, Any]]) -> None:
     """The terminal, Markdown and the table of the view: each finding with its figure, in the order of the list."""
     for text in (
-        printed("analyze", str(job)),
+        printed("analyze", str(job), "--findings"),
         printed("analyze", str(job), "--markdown"),
     ):
         in_order(plain(text), [f"{milliseconds(row['gain_next_ns'])} ms" for row in listed])

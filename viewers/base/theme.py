@@ -38,6 +38,20 @@ ALGORITHM_STYLES = {
 }
 """Color and shape of the points of each all-reduce algorithm."""
 
+GLYPHS = {
+    "forward_ns": ("F", "white on blue"),
+    "backward_ns": ("B", "black on cyan"),
+    "optimizer_ns": ("O", "black on yellow"),
+    "other_ns": ("C", "black on white"),
+    "compute_ns": ("C", "black on white"),
+    "exposed_comm_ns": ("X", "white on red"),
+    "exposed_transfer_ns": ("X", "white on red"),
+    "exposed_unmatched_ns": ("U", "white on red"),
+    "exposed_wait_ns": ("W", "black on bright_black"),
+    "exposed_memory_ns": ("M", "white on magenta"),
+    "idle_ns": ("·", ""),
+}
+"""A letter of each figure, and its style on a terminal of sixteen colors."""
 PART_COLORS: dict[Part, str] = {part: look[0] for part, look in _LOOKS.items() if isinstance(part, Part)}
 
 PART_ORDER: tuple[Part, ...] = tuple(PART_COLORS)

@@ -43,7 +43,7 @@ from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.headline import drawn_headline
 from dptrace.viewers.base.table import number_table, step_label
-from dptrace.viewers.base.theme import DARK, PART_COLORS, PART_ORDER, PATTERNS
+from dptrace.viewers.base.theme import DARK, GLYPHS, PART_COLORS, PART_ORDER, PATTERNS
 from dptrace.viewers.base.theme import OVERLAPPED as THEME_OVERLAPPED
 from dptrace.viewers.base.theme import WAITING as THEME_WAITING
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, time_saved_text
@@ -69,20 +69,15 @@ class Look:
 
 _FILLS = {color: {"hatch": "/", "back": "\\"}.get(pattern, " ") for color, pattern in PATTERNS.items()}
 """What fills the rest of a stretch with a name or letter, by color."""
-_GLYPHS = {
-    Part.FORWARD: ("F", "white on blue"),
-    Part.BACKWARD: ("B", "black on cyan"),
-    Part.OPTIMIZER: ("O", "black on yellow"),
-    Part.OTHER: ("C", "black on white"),
-    Part.EXPOSED_COMM: ("X", "white on red"),
-    Part.EXPOSED_MEMORY: ("M", "white on magenta"),
-}
 LOOKS = {
     part: Look(glyph, PART_LABELS[part], PART_COLORS[part], ansi_16, fill=_FILLS.get(PART_COLORS[part], " "))
-    for part, (glyph, ansi_16) in _GLYPHS.items()
+    for part in Part
+    for glyph, ansi_16 in [GLYPHS[f"{part.name.lower()}_ns"]]
+    if ansi_16
 }
 EXPOSED = LOOKS[Part.EXPOSED_COMM]
-WAITS = Look("W", EXPOSED_LABELS["exposed_wait_ns"], THEME_WAITING, "black on bright_black", fill=_FILLS[THEME_WAITING])
+_WAITS, _WAITING_LABEL = GLYPHS["exposed_wait_ns"], EXPOSED_LABELS["exposed_wait_ns"]
+WAITS = Look(_WAITS[0], _WAITING_LABEL, THEME_WAITING, _WAITS[1], fill=_FILLS[THEME_WAITING])
 OVERLAP = Look("=", OVERLAPPED_LABEL, THEME_OVERLAPPED, "black on green")
 # Idle keeps the terminal's background: a bar as bright as work would draw attention to nothing.
 IDLE = LOOKS[Part.IDLE] = Look("·", PART_LABELS[Part.IDLE], fill="·")

@@ -23,7 +23,7 @@ from dptrace.analysis.per_gpu.split import (
 from dptrace.core.units import byte_size, duration, milliseconds, number, sanitize, share
 from dptrace.model.training.layout import held_activations
 from dptrace.replay.findings import findings_of
-from dptrace.run.cross_rank import CrossRankAnalysis, MeanStep, mean_step
+from dptrace.run.cross_rank import MeanStep, mean_step
 from dptrace.run.run import Run
 from dptrace.run.shared_clock import collectives_on_one_clock, times_note
 from dptrace.run.utilization import Utilization
@@ -214,9 +214,7 @@ def sentence(run: Run) -> Text:
         return Text("There is no step in this run.", style="bold")
     figures, limits = found.figures_ns, "".join(f"{line}\n" for line in found.limits)
     text = Text(limits, style="bold yellow")
-    what = "A step" if found.marked else "The recording, in which no steps are marked,"
-    about = f"{found.bounds['wall_ns']} " if "wall_ns" in found.bounds else ""
-    text.append(f"{what} takes {about}{milliseconds(found.wall_ns)} ms{_which(found)}: ", style="bold")
+    text.append(f"{length_words(found)}: ", style="bold")
     if figures["exposed_comm_ns"] is None:
         text.append("exposed communication unknown", style="bold red")
     else:
@@ -233,6 +231,13 @@ def sentence(run: Run) -> Text:
     if (recomputed := run.recompute_percent()) is not None:
         text.append(f" {recomputed:.1f} % of backward recomputes forward (activation checkpointing).")
     return text
+
+
+def length_words(found: MeanStep) -> str:
+    """Return how long the mean step is, of how many, and which steps stand out."""
+    what = "A step" if found.marked else "The recording, in which no steps are marked,"
+    about = f"{found.bounds['wall_ns']} " if "wall_ns" in found.bounds else ""
+    return f"{what} takes {about}{milliseconds(found.wall_ns)} ms{_which(found)}"
 
 
 def _which(found: MeanStep) -> str:
@@ -253,16 +258,16 @@ def _exposed(found: MeanStep) -> str:
     unknown = found.waits_ns["exposed_wait_ns"] is None and found.waits_ns["exposed_unmatched_ns"]
     why = " (waiting unknown: incomplete collectives)" if unknown else ""
     missing = EXPOSED_LABELS["exposed_unmatched_ns"]
-    shares = {label: 100 * ns / max(found.wall_ns, 1) for label, ns in _labeled(found)}
+    shares = {label: 100 * ns / max(found.wall_ns, 1) for _, label, ns in _labeled(found)}
     kept = {label: part for label, part in shares.items() if label != missing or part >= 0.05}
     return ", ".join(f"{part:.1f} % {label.lower()}" for label, part in kept.items()) + why
 
 
-def _labeled(found: MeanStep) -> Iterator[tuple[str, float]]:
-    """Yield the label and ns of each part of exposed communication; that of waiting has the ranks that most is for."""
+def _labeled(found: MeanStep) -> Iterator[tuple[str, str, float]]:
+    """Yield name, label and ns of each part of exposed communication; that of waiting has the ranks it is for."""
     waiting = waiting_label(found.waits_for).replace("for rank", "mostly for rank")
     for name, ns in found.exposed_ns.items():
-        yield waiting if name == "exposed_wait_ns" else EXPOSED_LABELS[name], ns
+        yield name, waiting if name == "exposed_wait_ns" else EXPOSED_LABELS[name], ns
 
 
 def mean_split(run: Run) -> str:
@@ -270,18 +275,24 @@ def mean_split(run: Run) -> str:
     found = mean_step(run.cross_rank)
     if found is None or not found.wall_ns:
         return ""
-    parts = list[tuple[str, float]]()
+    parts = step_parts(found)
+    listed = (f"{label.lower()} {duration(ns)} ({share(ns / found.wall_ns)})" for _, label, ns in parts if ns)
+    step = "Mean step" if found.marked else "The whole recording"
+    step += ", about" if "wall_ns" in found.bounds else ","
+    return f"{step} {duration(found.wall_ns)}: {', '.join(listed)}."
+
+
+def step_parts(found: MeanStep) -> list[tuple[str, str, float]]:
+    """Return name, label and ns of the parts that a step adds up to; exposed communication in its own parts."""
+    parts = list[tuple[str, str, float]]()
     for part, label in PART_LABELS.items():
         name = f"{part.name.lower()}_ns"
         if part is Part.OTHER and found.figures_ns[name] is None:
             name, label = COMPUTE, FIGURE_WORDS[COMPUTE]
         bound = found.bounds.get(name, "about")
         at = label if bound == "about" else f"{label} {bound}"
-        parts += _labeled(found) if part is Part.EXPOSED_COMM else [(at, found.figures_ns[name] or 0.0)]
-    listed = (f"{label.lower()} {duration(ns)} ({share(ns / found.wall_ns)})" for label, ns in parts if ns)
-    step = "Mean step" if found.marked else "The whole recording"
-    step += ", about" if "wall_ns" in found.bounds else ","
-    return f"{step} {duration(found.wall_ns)}: {', '.join(listed)}."
+        parts += _labeled(found) if part is Part.EXPOSED_COMM else [(name, at, found.figures_ns[name] or 0.0)]
+    return parts
 
 
 def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
@@ -289,42 +300,70 @@ def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
     return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in (*run.notes, *further)))
 
 
-def print_run(run: Run, console: Console, all_rows: bool = False) -> None:
+def print_run(run: Run, console: Console, all_rows: bool = False, section: str = "") -> None:
     """Print the headline of *run*, its findings, its tables and the notes on its data.
 
     Args:
         all_rows: print each table in full, and a table by step for each rank.
+        section: print this one alone, of SECTIONS.
     """
-    analysis = run.cross_rank
     lines = (mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
-    parts: list[RenderableType] = [plain(headline(run).line), sentence(run), *(Text(line) for line in lines if line)]
-    parts += ["", findings_list(findings_of(run), run.on_cpu, run.is_limited), ""]
-    for table in _tables(run, analysis, all_rows):
-        parts += [table, ""]
-    if not all_rows and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):
-        parts += [Text(HINT, style="dim"), ""]
-    if run.notes or analysis.notes:
-        parts += [notes(run, analysis.notes)]
+    parts: list[RenderableType] = [plain(headline(run).line), sentence(run)]
+    parts += [Text(line) for line in lines if line]
+    for name in [section] if section else SECTIONS:
+        for part in SECTIONS[name](run, all_rows):
+            parts += ["", part]
     console.print(*parts, sep="\n")
 
 
-def _tables(run: Run, analysis: CrossRankAnalysis, all_rows: bool) -> Iterator[RenderableType]:
+def _findings(run: Run, all_rows: bool) -> Iterator[RenderableType]:
+    yield findings_list(findings_of(run), run.on_cpu, run.is_limited)
+
+
+def _split(run: Run, all_rows: bool) -> Iterator[RenderableType]:
     yield from step_tables(run, all_rows)
-    tables = [collective_table(run), timing_table(analysis, all_rows), idle_table(run, all_rows)]
+
+
+def _communication(run: Run, all_rows: bool) -> Iterator[RenderableType]:
+    yield from filter(None, (collective_table(run), timing_table(run.cross_rank, all_rows)))
+
+
+def _idle(run: Run, all_rows: bool) -> Iterator[RenderableType]:
+    yield from filter(None, [idle_table(run, all_rows)])
     if run.pipelines:
         from dptrace.viewers.views.timelines import bubble_table  # a plain analyze starts without it
 
-        tables.append(bubble_table(run))
-    yield from (table for table in tables if table is not None)
+        yield from filter(None, [bubble_table(run)])
+
+
+def _facts(run: Run, all_rows: bool) -> Iterator[RenderableType]:
     if all_rows and not run.figures_only:
         from dptrace.viewers.terminal.kernels import kernel_parts
 
         yield from kernel_parts(run)
     if memory := memory_sentence(run.metadata):
         yield Text(memory)
-    mesh = coordinates(analysis.matches.groups, run.metadata, run.world_size)
+    mesh = coordinates(run.cross_rank.matches.groups, run.metadata, run.world_size)
     lists = mesh_lines(mesh, all_rows), in_flight_lines(run.metadata, all_rows), expert_lines(run.metadata, all_rows)
     yield from (Text("\n".join(lines)) for lines in lists if lines)
+
+
+def _notes(run: Run, all_rows: bool) -> Iterator[RenderableType]:
+    if not all_rows and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):
+        yield Text(HINT, style="dim")
+    if run.notes or run.cross_rank.notes:
+        yield notes(run, run.cross_rank.notes)
+
+
+SECTIONS: dict[str, Callable[[Run, bool], Iterator[RenderableType]]] = {
+    "findings": _findings,
+    "split": _split,
+    "communication": _communication,
+    "idle": _idle,
+    "facts": _facts,
+    "notes": _notes,
+}
+"""The sections of a run's answer, in their order."""
 
 
 def print_collectives(run: Run, console: Console, all_rows: bool = False) -> None:

@@ -1,0 +1,101 @@
+"""The first screen of a run: its lines, its bar, and what stays said in it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rich.console import Console
+
+import dptrace
+from dptrace.analysis.findings.finding import top_findings
+from dptrace.core.units import milliseconds, share
+from dptrace.replay.findings import findings_of
+from dptrace.run.run import Run
+from dptrace.viewers.base.theme import GLYPHS
+from dptrace.viewers.terminal.screen import LINES, clause, print_screen
+from tests.support.builders import TimelineBuilder
+from tests.support.jobs import job, late_run
+from tests.support.paths import ROOT
+from tests.support.real_traces import REAL
+
+RUNS = ("ddp_cpu_2ranks", "interleaved_cpu_2ranks", "ddp_h200_2ranks", "single_cpu")
+OTHERS = ("straggler_v100_4ranks", "sharded_h100_8ranks", "dlrm_v100_4ranks", "ns_v100_1gpu", "ddp_mi300_rank0of8")
+
+
+def screen(run: Run, width: int = 80) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        print_screen(run, console)
+    return capture.get()
+
+
+@pytest.mark.parametrize("name", [*RUNS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_it_fits_a_terminal_and_its_figures_are_those_of_json(name: str) -> None:
+    """24 lines of 80 columns, one of which is the next command; each share and each rank's figures are known ones."""
+    if name in OTHERS and not REAL.exists():
+        pytest.skip("needs ../shared")
+    run = dptrace.open(REAL / name if name in OTHERS else ROOT / "traces" / name)
+    text, answer = screen(run), run.to_dict()
+    mean = answer["mean_step"]
+
+    assert len(text.splitlines()) < LINES
+    assert max(map(len, text.splitlines())) <= 80
+    assert f"{milliseconds(mean['wall_ns'])} ms" in text
+    known = {share(ns / mean["wall_ns"]) for ns in mean.values() if isinstance(ns, int)}
+    known |= {share((mean["exposed_comm_ns"] - (mean["exposed_wait_ns"] or 0)) / mean["wall_ns"])}
+    above = text.partition("\n\n")[0]
+    assert set(re.findall(r"[A-Z·] ([\d.]+ %) (?:forward|backward|exposed comm|idle)", above)) <= known
+    assert all(finding.text[:24] in text for finding in top_findings(findings_of(run))[:1])
+    for width in (60, 100, 132):
+        assert max(map(len, screen(run, width).splitlines())) <= width
+
+
+def test_the_bar_is_to_scale() -> None:
+    """A cell for each share of its width, in the letters that the line above it names."""
+    lines = screen(late_run(30, 30, 70)).splitlines()
+    bar = next(line for line in lines if len(line) == 80 and len(set(line)) < 8)
+    letters = {name: letter for name, (letter, _) in GLYPHS.items()}
+
+    assert bar.count(letters["exposed_wait_ns"]) == pytest.approx(0.267 * 80, abs=1)
+    assert bar.count(letters["idle_ns"]) == pytest.approx(0.2 * 80, abs=1)
+    assert "27 % waiting mostly for rank 2" in " ".join(lines)
+    assert "rank  " in "\n".join(lines)
+
+
+def test_what_is_unknown_stays_said() -> None:
+    """Waiting of incomplete collectives; a run without a step; and the notes are counted."""
+    lone = screen(late_run(30, size=2))
+    assert "waiting unknown: incomplete collectives" in lone
+    assert "There is no step in this run." in screen(Run("r", (TimelineBuilder(bounds=()).build(),)))
+    noted = Run("r", late_run(30, 70).timelines, notes=("mind this", "what that costs is unknown"))
+    assert "! what that costs is unknown" in screen(noted)
+    assert "--notes" in screen(noted)
+
+
+def test_of_many_ranks_those_that_matter_are_shown() -> None:
+    """Who holds others up first, and how many more there are."""
+    text = screen(late_run(*[20] * 11, 70))
+
+    assert "held others up" in next(line for line in text.splitlines() if line.startswith("11"))
+    assert re.search(r"\d+ more ranks: --split", text)
+
+
+def test_names_of_strangers_give_no_orders() -> None:
+    """A path with markup or an escape sequence stays text."""
+    run = job(path="runs/[red]x\x1b[31m")
+
+    assert "\x1b" not in screen(run)
+    assert "[red]x" in screen(run)
+
+
+@pytest.mark.parametrize("width", range(8, 90, 7))
+def test_a_text_ends_at_a_word(width: int) -> None:
+    """However narrow: no name in quotes is cut, and an ellipsis stands for the rest."""
+    text = "Ranks 0 and 1 wait for rank 2: its host runs “# my label of it” in steps 1, 2; look there. And on."
+    short = clause(text, width)
+
+    assert len(short) <= max(width, len("Ranks …"))
+    assert short == text or short.endswith(" …")
+    assert text.startswith(short.removesuffix(" …"))
+    assert short.count("“") == short.count("”")
