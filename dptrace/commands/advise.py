@@ -72,6 +72,6 @@ def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosi
     from dptrace.commands.shared.reading import open_with_progress
     from dptrace.replay.advice import recorded_advice
 
-    opened = open_with_progress((run,), read_options, verbosity, selection, replayed=True)
+    opened = open_with_progress((run,), read_options, verbosity, selection, replayed=True, all_ranks=False)
     with progress("Replaying", verbosity) as show:
         return recorded_advice(opened, lambda fraction: show(fraction, ""))

@@ -18,7 +18,7 @@ from dptrace.model.scaling import gustafson_efficiency
 from dptrace.record.options.modes import REPLICATED, modes_with
 from dptrace.replay.changes import changes_of
 from dptrace.replay.findings import compute_findings_of, findings_of
-from dptrace.replay.whatif import WhatIf, replay_of
+from dptrace.replay.whatif import WhatIf, replay_of_some
 from dptrace.run.run import Run
 
 
@@ -369,8 +369,9 @@ def _answered(run: Run, item: WhatIfCheck, step_ns: float) -> Check:
     }
     about |= {"name": item.name, "computed": f"dptrace whatif RUN {item.typed}"}
     try:
-        answer = replay_of(run).whatif(changes_of(**item.changes))
-        beyond = replay_of(run).whatif(changes_of(**item.beyond)) if item.beyond else None
+        replay = replay_of_some(run)
+        answer = replay.whatif(changes_of(**item.changes))
+        beyond = replay.whatif(changes_of(**item.beyond)) if item.beyond else None
     except DptraceError as error:
         return Check(status="skip", reason=f"not known: {error}", **about)
     before = answer.measured_step_ns if beyond is None else beyond.predicted_step_ns
@@ -447,8 +448,17 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
         },
         "path": [msgspec.to_builtins(question) for question in recorded_questions(run, step)],
         "checks": [check_dict(one) for one in checks],
-        "assumptions": [_GAINS, *run.notes],
+        "assumptions": [_GAINS, *_represented(run), *run.notes],
     }
+
+
+def _represented(run: Run) -> list[str]:
+    """Say how many ranks are replayed, where others are like them."""
+    try:
+        of = replay_of_some(run).model.of
+    except DptraceError:  # each item says that no replay can be made
+        return []
+    return [] if of is None else [of.text]
 
 
 def _with_gain(finding: Check, replayed: Check) -> Check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from dptrace.replay.paths import path_of_run
 from dptrace.replay.reach import reach_text
 from dptrace.replay.simulation import WALL, SteadyState, StepLengths, mean_range, steady_state, step_lengths
 from dptrace.replay.transforms.change import Change
+from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses
 from dptrace.replay.whatif import Replay
 from dptrace.run.run import Run
@@ -58,6 +59,10 @@ class Measurer:
 
     def __init__(self, replay: Replay) -> None:
         self.replay = replay
+        self._known: dict[frozenset[Change], SteadyState] = {}
+        """The steady states of changed runs that were needed."""
+        self._gained: dict[tuple[Change, ...], int] = {}
+        self._last: tuple[tuple[Change, ...], Model] | None = None
 
     @cached_property
     def _base(self) -> tuple[StepLengths, ...]:
@@ -101,14 +106,27 @@ class Measurer:
         """Return how much shorter a step is with some changes at once, as far as hosts, devices and links allow.
 
         Changes that cut certain pieces come first, as they would otherwise find them cut; then those that keep tasks.
-        One that those before it leave nothing to change, as buckets of all-reduces that take no time, gains no more.
+        Where those before it leave no all-reduce that takes time, other buckets gain no more.
         """
-        model = self.replay.model
-        for change in sorted(changes, key=lambda one: (not isinstance(one, WithoutExcesses), not one.keeps_tasks)):
-            with suppress(DptraceError):
+        ordered = tuple(sorted(changes, key=_order))
+        if ordered not in self._gained:
+            model = self._without(ordered)
+            gained = self._per_step(self._base[0], step_lengths(model, self.replay.chosen))
+            self._gained[ordered] = self._bounded(changes, model, gained).gain_ns
+        return self._gained[ordered]
+
+    def _without(self, ordered: tuple[Change, ...]) -> Model:
+        """Apply changes, from where those of the last call go no further."""
+        done, model = self._last or ((), self.replay.model)
+        if not done or ordered[: len(done)] != done:
+            late = [one for one in ordered if isinstance(one, WithoutExcesses)]
+            cuts = tuple(excess for one in late for excess in one.excesses)
+            done, model = tuple(late), WithoutExcesses("", cuts).apply(self.replay.model) if cuts else self.replay.model
+        for change in ordered[len(done) :]:
+            with suppress(DptraceError) if isinstance(change, Reschedule) else nullcontext():
                 model = change.apply(model)
-        gained = self._per_step(self._base[0], step_lengths(model, self.replay.chosen))
-        return self._bounded(changes, model, gained).gain_ns
+        self._last = ordered, model
+        return model
 
     def measure(self, change: Change) -> GainEstimate:
         """Replay a change.
@@ -142,15 +160,30 @@ class Measurer:
     def _bounded(self, changes: Sequence[Change], model: Model, gained: NDArray[np.float64]) -> _Bounded:
         """Bind what changes gain in each step by what hosts, devices and links need."""
         replay, predicted = self.replay, round(float(median(self._walls - gained)))
-        # A step that stays about as long is above what hosts and devices need, as it was.
-        is_about_as_long = predicted > (1 - _NOTABLE) * self.step_ns
-        steady = replay.steady if is_about_as_long else steady_state(model)
+        steady = self._steady(changes, model, predicted)
         links = max((change.least_step_ns(replay.model) for change in changes), default=0.0)
         least = replay.bound(steady), links
         beyond, mean = max(0, round(max(least) - predicted)), round(float(gained.mean()))
         if all(change.keeps_tasks for change in changes):
             mean = max(0, mean)  # nothing that only gets shorter lengthens a step
         return _Bounded(predicted, steady, least, beyond, _less(mean, beyond))
+
+    def _steady(self, changes: Sequence[Change], model: Model, predicted: int) -> SteadyState:
+        """Return the steady state of a changed run, or one that allows the predicted step as well.
+
+        A step that stays about as long is above what hosts and devices need, as it was; and where some of the changes
+        leave no more than the predicted step to do, all of them, which only make things shorter, do not either.
+        """
+        replay, own = self.replay, frozenset(changes)
+        if predicted > (1 - _NOTABLE) * self.step_ns:
+            return replay.steady
+        if all(change.keeps_tasks for change in changes):
+            known = (replay.steady, *(steady for some, steady in self._known.items() if some <= own))
+            least = min(known, key=replay.bound)
+            if replay.bound(least) <= predicted:
+                return least
+        self._known[own] = steady = steady_state(model)
+        return steady
 
     def _range(self, gained: Sequence[NDArray[np.float64]], ns: int, bounded: _Bounded) -> tuple[int, int]:
         """Return the range of a gain: of the mean over resampled steps, and by the replay's error."""
@@ -173,6 +206,11 @@ class _Bounded(NamedTuple):
     beyond_ns: int
     """By how much the prediction is below these."""
     gain_ns: int
+
+
+def _order(change: Change) -> tuple[int, int]:
+    """Return where a change is among others; those that cut certain pieces are alike, whichever comes first."""
+    return (0, id(change)) if isinstance(change, WithoutExcesses) else (1 if change.keeps_tasks else 2, 0)
 
 
 def _less(ns: int, beyond: int) -> int:
@@ -228,7 +266,7 @@ class _Delay(msgspec.Struct, frozen=True, eq=False):
     """Whether it is in the steps of that run."""
 
 
-class _Group(msgspec.Struct, frozen=True, eq=False):
+class _Group(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The delays with one root cause."""
 
     cause: str
@@ -237,24 +275,25 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
     excesses: tuple[Excess, ...]
     """Those in all steps: without the cause, none of them is there."""
 
-    @property
+    @cached_property
     def ns(self) -> int:
         return sum(delay.excess.ns for delay in self.delays)
 
-    @property
+    @cached_property
     def ns_by_rank(self) -> Counter[int]:
         """What each rank has of it."""
         by_rank = Counter[int]()
         for delay in self.delays:
+            ns = delay.excess.ns
             for rank in delay.ranks:
-                by_rank[rank] += delay.excess.ns
+                by_rank[rank] += ns
         return by_rank
 
-    @property
+    @cached_property
     def ranks(self) -> list[int]:
         """The ranks that have most of it; what others have of the same cause is jitter."""
-        by_rank = self.ns_by_rank
-        return sorted(rank for rank, ns in by_rank.items() if ns >= _NOTABLE_STRAGGLER * max(by_rank.values()))
+        least = _NOTABLE_STRAGGLER * max(self.ns_by_rank.values())
+        return sorted(rank for rank, ns in self.ns_by_rank.items() if ns >= least)
 
     def lost_ns(self, model: Model) -> float:
         """What its ranks lose, of the mean rank that can wait for them: that of the latest rank, in its collectives."""
@@ -262,7 +301,7 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
         members = int(np.diff(matches.first)[instance]) if instance >= 0 else len(model.processes)
         return max(self.ns_by_rank.values()) * min(1.0, members / len(model.processes))
 
-    @property
+    @cached_property
     def largest(self) -> _Delay:
         return max(self.delays, key=lambda delay: delay.excess.ns)
 
@@ -275,13 +314,14 @@ class _Group(msgspec.Struct, frozen=True, eq=False):
         """Whether a host is a little slower here and there, in fewer than half of several steps."""
         return self.cause == "slower_host" and 2 * len(self.steps) < max(len(one.windows) for one in run.timelines)
 
-    @property
+    @cached_property
     def steps(self) -> list[str]:
         """The steps that have most of it; what others have of the same cause is jitter."""
         by_step = Counter[str]()
         for delay in self.delays:
             by_step[delay.step] += delay.excess.ns
-        return [step for step, ns in by_step.items() if step and ns >= _NOTABLE_STRAGGLER * max(by_step.values())]
+        least = _NOTABLE_STRAGGLER * max(by_step.values(), default=0)
+        return [step for step, ns in by_step.items() if step and ns >= least]
 
     @property
     def change(self) -> WithoutExcesses:
@@ -352,7 +392,8 @@ def _finding(run: Run, group: _Group, step_ns: float, before: str) -> Finding:
     waited = late_arrivals(run.cross_rank, group.ranks, steps)
     there = late_arrivals(run.cross_rank, [largest.rank], [largest.step])
     late, excess = there if there.number else waited, largest.excess
-    waiting = [rank for rank in (waited if waited.number else late).waiting if rank not in group.ranks]
+    own = set(group.ranks)
+    waiting = [rank for rank in (waited if waited.number else late).waiting if rank not in own]
     kind = "" if late.instance is None else str(run.cross_rank.matches.kind[late.instance])
     evidence: dict[str, Any] = {"rank": largest.rank, "step": largest.step or None, "collective": kind}
     evidence |= {"cause": group.cause, "what": excess.what, "where": excess.where}

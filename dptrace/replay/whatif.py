@@ -612,7 +612,10 @@ def replay_of_some(run: Run, alone: Sequence[int] = ()) -> Replay:
     """
     whole = whole_run(run)
     selected = run.ranks if run is not whole and len(run.ranks) <= MOST_REPLAYED else ()
-    return replay_of(run, representatives(whole, selected, alone))
+    known: dict[object, Representatives | None] = vars(run).setdefault("representatives", {})
+    if (key := tuple(alone)) not in known:
+        known[key] = representatives(whole, selected, alone)
+    return replay_of(run, known[key])
 
 
 def whatif(run: Run, changes: Sequence[Change], all_ranks: bool = False) -> WhatIf:

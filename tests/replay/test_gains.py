@@ -8,10 +8,13 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding, Gain
+from dptrace.errors import DptraceError
 from dptrace.replay.findings import findings_of
 from dptrace.replay.gains import Measurer
-from dptrace.replay.transforms.change import Compute, HiddenCollectives
+from dptrace.replay.transforms.change import Change, Compute, HiddenCollectives
+from dptrace.replay.transforms.launches import NoRecompute
 from dptrace.replay.transforms.schedule import Reschedule
+from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.finding_places import finding_places
 from tests.support.paths import TRACES
@@ -45,6 +48,28 @@ def test_buckets_gain_nothing_more_where_all_reduces_take_no_time() -> None:
     hidden = HiddenCollectives("all_reduce")
 
     assert 0 < measurer.gain_ns([hidden]) == measurer.gain_ns([Reschedule(cap_bytes=32 << 20), hidden])
+
+
+def test_a_change_that_can_not_be_made_is_an_error(late: dptrace.Run) -> None:
+    """What the run does not have is no change that gains nothing, also among others."""
+    measurer = Measurer(late.replay)
+
+    with pytest.raises(DptraceError, match="no forward work is repeated"):
+        measurer.gain_ns([Compute(2), NoRecompute()])
+
+
+def test_a_gain_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
+    """Of several sets of changes, in any order: bounds that are known from before only save work."""
+    run = dptrace.open(planted_job(tmp_path, [Plant(1, "loader", 20)], kernel_us=3000), cache=False)
+    late, hidden = NoStraggler(), HiddenCollectives("all_reduce")
+    sets: list[list[Change]] = [[late], [late, hidden], [hidden], [late, Compute(2)], [late, hidden, Compute(2)]]
+    sets += [[hidden, late], [late]]
+    expected = [Measurer(run.replay).gain_ns(one) for one in sets]
+
+    measurer = Measurer(run.replay)
+    assert expected == [measurer.gain_ns(one) for one in sets]
+    assert [*reversed(expected)] == [measurer.gain_ns(one) for one in reversed(sets)]
+    assert 0 < expected[0] < expected[4]
 
 
 def test_idle_time_behind_another_rank_gains_nothing(hidden: dptrace.Run) -> None:

@@ -16,6 +16,7 @@ from dptrace.analysis.findings.finding import Finding
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError
 from dptrace.replay import representatives
+from dptrace.replay.advice import recorded_advice
 from dptrace.replay.changes import changes_of
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.findings import findings_of
@@ -172,3 +173,14 @@ def test_findings_of_many_ranks_are_those_of_the_replay_of_all(folder: Path, mon
     assert few[0].figure[0] == pytest.approx(every[0].figure[0], abs=10)
     assert "represented" in few[0].gain.doubts
     assert "represented" not in every[0].gain.doubts
+
+
+@pytest.mark.usefixtures("some")
+def test_advice_on_many_ranks_says_how_many_are_replayed(folder: Path) -> None:
+    """The gain of the slow rank is that of the what-if, and the premise is among the assumptions."""
+    run = dptrace.open(folder, cache=False)
+    advice = recorded_advice(run)
+    late = next(one for one in advice["checks"] if one["name"] == "straggler")
+
+    assert late["gain_ns"] == pytest.approx(run.whatif(no_straggler=True).step_gain_ns, rel=0.01)
+    assert any("ranks are replayed" in text for text in advice["assumptions"])

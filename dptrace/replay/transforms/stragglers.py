@@ -55,6 +55,7 @@ _NAMED = 0.2
 """Smallest share of an excess that is named on its own."""
 _MIN_STEADY_NS = 1_000_000
 _MIN_STEPS = 3
+_CUT = ("index", "twin", "cut_ns")
 _SHARED = 0.02
 """Least share of a steady excess that the others spend on the same thing: otherwise only its name may differ."""
 
@@ -96,12 +97,13 @@ class WithoutExcesses(Change, frozen=True, eq=False):
 
 
 def _without(model: Model, cuts: Iterable[Excess | _Cuts]) -> Model:
-    durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
-    for one in cuts:
-        task = one.index >= 0
-        durations[one.index[task]] -= one.cut_ns[task]
-        lags[-1 - one.index[~task]] -= one.cut_ns[~task]
-        lags[one.twin[one.twin >= 0]] -= one.cut_ns[one.twin >= 0]
+    durations, lags, all_cuts = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy(), tuple(cuts)
+    if all_cuts:
+        index, twin, cut = (np.concatenate([getattr(one, name) for one in all_cuts]) for name in _CUT)
+        task = index >= 0
+        np.subtract.at(durations, index[task], cut[task])
+        np.subtract.at(lags, -1 - index[~task], cut[~task])
+        np.subtract.at(lags, twin[twin >= 0], cut[twin >= 0])
     return with_times(model, durations, lags)
 
 
@@ -234,7 +236,7 @@ def _next_launched(launched: Int64, process: Int64, at_ns: Int64, end_ns: Int64)
 
 
 def _steady_excesses(
-    pieces: Sequence[Pieces], labels: Iterable[Label], total: Int64, count: Int64, steps: int
+    pieces: Sequence[Pieces], labels: Collection[Label], total: Int64, count: Int64, steps: int
 ) -> dict[int, dict[tuple[int, int], int]]:
     """Return what ranks take longer for one thing in step after step, by segment, and by rank and label, in ns.
 
@@ -245,10 +247,11 @@ def _steady_excesses(
     found: dict[int, dict[tuple[int, int], int]] = {}
     less = np.zeros_like(total)
     segments, least = total.shape[1], _NAMED * total.sum() / len(pieces) / 2
+    spent = np.sum([np.bincount(own.label, own.length_ns, len(labels)) for own in pieces], axis=0)
     for number, label in enumerate(labels):
-        table = np.zeros(total.shape, np.int64) if label in VAGUE else spent_on(pieces, number, segments)
-        if table.sum() < least or label in VAGUE:
+        if spent[number] < least or label in VAGUE:
             continue
+        table = spent_on(pieces, number, segments)
         usual = half_of_the_others(table, count)
         if len(pieces) > 2:  # of two ranks, neither is what most do
             most = lower_median(table, count)
@@ -281,7 +284,8 @@ def _longer(
     """
     spent = np.bincount(rank * labels + own.label, own.length_ns, len(extra) * labels)
     spent = spent.astype(np.int64).reshape(len(extra), -1)
-    rest = np.maximum(spent - half_of_the_others(spent, count), 0)
+    rest, own_labels = np.zeros_like(spent), np.flatnonzero(spent.any(axis=0))  # of many, a segment has a few
+    rest[:, own_labels] = np.maximum(spent[:, own_labels] - half_of_the_others(spent[:, own_labels], count), 0)
     known = np.zeros_like(rest)
     for (late, number), more in steady.items():
         known[late, number], rest[late, number] = more, 0
