@@ -8,14 +8,13 @@ from typing import Any
 import click
 
 from dptrace.commands.plan_options import plan_of, plan_options, refuse_description, write_plan
-from dptrace.commands.shared.answer import Destination, answer_options
+from dptrace.commands.shared.answer import HTML, PNG, SVG, Destination, answer_options
 from dptrace.commands.shared.options import (
     Selection,
     reading_options,
     selection_options,
     verbosity_options,
 )
-from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 _EXAMPLES = """\b
@@ -35,7 +34,7 @@ _ALL = "Show every plan and item, the sources of rules, and how gains were compu
 @selection_options
 @reading_options
 @click.option("--all", "every", is_flag=True, help=_ALL)
-@answer_options("html", "svg", "png")
+@answer_options(HTML, SVG, PNG)
 @verbosity_options
 def command(
     run: str | None,
@@ -56,8 +55,7 @@ def command(
     says what limits its step and what to change, with gains from its findings and from replays.
     """
     if run is not None:
-        if to.form in ("html", "svg", "png"):
-            raise UsageError(f"{to.output}: the advice on a recording is tables; name the file .txt, .md or .json.")
+        to.refuse_besides_words("the advice on a recording")
         content = _recorded(run, selection, read_options, verbosity)
     else:
         from dptrace.model.planning.reports import advice_report

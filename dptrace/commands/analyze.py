@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
+from dptrace.commands.shared.answer import CSV, JSON, MARKDOWN, TEXT, Answer, Destination, answer_options, refuse
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import (
     Selection,
@@ -94,8 +94,8 @@ def command(
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
     align = read_options.align
-    has_findings = not (to.form == "csv" or as_hta or collectives or (memory and to.form != "json"))
-    short = to.form == "md" and not (all_rows or section or collectives or memory or as_hta)
+    has_findings = not (to.only(CSV) or as_hta or ((collectives or memory) and not to.has(JSON)))
+    short = to.has(MARKDOWN) and not (all_rows or section or collectives or memory or as_hta)
     refuse(_contradictions(to, section, collectives, memory, as_hta, align))
     refuse([(limit is not None and not short, _NOTHING_TO_LIMIT)])
     if as_hta:
@@ -132,15 +132,15 @@ _NOTHING_TO_ALIGN = "--no-align only changes times and figures across ranks; lea
 def _contradictions(
     to: Destination, section: str | None, collectives: bool, memory: bool, as_hta: bool, align: bool
 ) -> Iterator[tuple[bool, str]]:
-    form, other = to.form, to.form in ("json", "csv") or collectives or memory or as_hta
+    other = not to.as_text or collectives or memory or as_hta
     yield (
         section is not None and other,
         f"--{section} is a section of the text of analyze; give it alone, or with --all.",
     )
     yield as_hta and collectives, _HTA_ALONE
-    yield form == "json" and collectives, "--json already contains the collectives; leave --collectives out."
+    yield to.only(JSON) and collectives, "--json already contains the collectives; leave --collectives out."
     yield memory and (collectives or as_hta), _MEMORY_ALONE
-    across_ranks = collectives or not (form == "csv" or as_hta or (memory and form != "json"))
+    across_ranks = collectives or not (to.only(CSV) or as_hta or (memory and not to.has(JSON)))
     yield not align and not across_ranks, _NOTHING_TO_ALIGN
 
 
@@ -156,7 +156,7 @@ def _write_hta_compat(paths: tuple[str, ...], to: Destination, all_rows: bool, s
 
         print_frame(compat.frame, f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap", console, all_rows)
 
-    to.write(Answer(tables, compat.to_dict, lambda: compat.frame))
+    to.write(Answer({TEXT: tables, JSON: compat.to_dict, CSV: lambda: compat.frame}))
     print_notes(compat.notes)
 
 
@@ -195,13 +195,13 @@ def _answer(run: Run, all_rows: bool, collectives: bool, section: str | None) ->
 
         return to_dict(run)
 
-    return Answer(tables, data, calls if collectives else run.steps)
+    return Answer({TEXT: tables, JSON: data, CSV: calls if collectives else run.steps})
 
 
 def _with_markdown(answer: Answer, run: Run, limit: int | None) -> Answer:
     from dptrace.viewers.pages.markdown import LIMIT, document
 
-    return replace(answer, markdown=lambda: document(run, limit or LIMIT))
+    return answer | {MARKDOWN: lambda: document(run, limit or LIMIT)}
 
 
 def _memory_answer(run: Run, all_rows: bool) -> Answer:
@@ -212,7 +212,9 @@ def _memory_answer(run: Run, all_rows: bool) -> Answer:
     from dptrace.viewers.base.memory_table import print_memory
 
     return Answer(
-        lambda console: print_memory(run, console, all_rows),
-        lambda: to_dict(run, memory=True),
-        lambda: frame(peak_rows(device_reports(run)), MEMORY_PEAKS),
+        {
+            TEXT: lambda console: print_memory(run, console, all_rows),
+            JSON: lambda: to_dict(run, memory=True),
+            CSV: lambda: frame(peak_rows(device_reports(run)), MEMORY_PEAKS),
+        }
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
+from dptrace.commands.shared.answer import JSON, TEXT, Answer, Destination, answer_options, refuse
 from dptrace.commands.shared.options import (
     Selection,
     reading_options,
@@ -129,4 +129,4 @@ def _answer(baselines: dict[Path, Baseline], folder: Path) -> Answer:
         note = "" if rows else "None yet: dptrace baseline save NAME RUN..."
         print_text_table(TextTable(columns, tuple(cells), 2, note), f"Baselines in {folder}", console)
 
-    return Answer(tables, lambda: {"schema": 1, "folder": str(folder), "baselines": rows})
+    return Answer({TEXT: tables, JSON: lambda: {"schema": 1, "folder": str(folder), "baselines": rows}})

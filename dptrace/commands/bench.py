@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.answer import CSV, JSON, PNG, TEXT, Answer, Destination, Make, drawn, write_files
 from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import (
     Decorator,
@@ -20,25 +21,16 @@ from dptrace.commands.shared.options import (
     json_option,
     quiet_option,
 )
-from dptrace.commands.shared.output import (
-    NORMAL,
-    console,
-    csv_text,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    progress,
-    write_png,
-    write_text,
-)
-from dptrace.core.files import check_output, note_inputs, note_output, unreadable
+from dptrace.commands.shared.output import NORMAL, print_hint, print_notes, progress
+from dptrace.core.files import note_inputs, note_output, unreadable
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.options.modes import MLPS, MODELS, MODES, trainer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dptrace.bench.conclusions import ChartText
     from dptrace.bench.execute import Job, Settings
     from dptrace.bench.store import BenchConfig, Store
@@ -104,10 +96,14 @@ def command(**options: Any) -> None:
       dptrace bench --from results.csv -o charts
       dptrace bench --gpus 2,4 --script train.py -- --epochs 3
     """
-    if str(options["csv"]) == "-" and options["as_json"]:
+    table, as_json = options["csv"], options["as_json"]
+    to_stdout = str(table) == "-"
+    if to_stdout and as_json:
         raise UsageError("Choose one of --json and --csv.")
-    if options["csv"] is not None and str(options["csv"]) != "-":
-        check_output(options["csv"], options["force"])
+    printed = JSON if as_json else CSV if to_stdout else TEXT
+    to = Destination(((printed, None),), options["force"], options["verbosity"])
+    if table is not None and not to_stdout:
+        to = to.also(CSV, table)
     if options["png"]:
         from dptrace.viewers.base.render import check_png
 
@@ -121,7 +117,7 @@ def command(**options: Any) -> None:
         if options["arguments"] and options["script"] is None:
             raise UsageError(f"{options['arguments'][0]}: only a script takes arguments; name it with --script.")
         result = _measured(options)
-    _print_result(result, options)
+    _print_result(result, to, options)
 
 
 def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
@@ -272,7 +268,7 @@ def run_jobs(work: list[Job], settings: Settings, store: Store, verbosity: str) 
         sys.exit(stopped.exit_code)
 
 
-def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
+def _print_result(result: BenchResult, to: Destination, options: dict[str, Any]) -> None:
     """Write the folder's files, and print the table and its conclusions."""
     from dptrace.bench.conclusions import warnings_about
     from dptrace.bench.table import frame
@@ -283,16 +279,14 @@ def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     charts = bench_table.draw_charts(result, options["local_loss"])
     reading = {chart.name: list(chart.sentences) or [chart.missing] for chart, _ in charts}
     written = write(folder, result, charts, reading, options["png"])
-    to_stdout = str(options["csv"]) == "-"
-    if options["csv"] is not None:
-        emit(csv_text(frame(result.rows)), None if to_stdout else options["csv"])
-    if options["as_json"]:
-        rows = [asdict(row) for row in result.rows]
-        emit(json_text({"schema": 1, "rows": rows, "notes": result.notes, "reading": reading}), None)
-    elif not to_stdout:
-        console().print(bench_table.table(result.rows, result.title))
+
+    def tables(console: Console) -> None:
+        console.print(bench_table.table(result.rows, result.title))
         for sentence in (sentence for chart, _ in charts[:2] for sentence in chart.sentences):
             click.echo(sanitize(sentence))
+
+    data = {"schema": 1, "rows": [asdict(row) for row in result.rows], "notes": result.notes, "reading": reading}
+    to.write(Answer({TEXT: tables, JSON: lambda: data, CSV: lambda: frame(result.rows)}))
     print_notes([*result.notes, *bench_table.failures(result.rows)])
     print_hint(f"Wrote {folder}: {', '.join(written)}. Next: open {folder / 'charts.html'}", options["verbosity"])
     if all(row.failed for row in result.rows):
@@ -315,30 +309,27 @@ def write(
     from dptrace.viewers.benchmarks import bench_table, pages
 
     sentences = [sentence for chart, _ in charts for sentence in chart.sentences]
-    write_text(folder / "table.csv", csv_text(frame(result.rows)))
-    write_text(folder / "table.md", bench_table.markdown(result.rows, result.title, [*result.notes, *sentences]))
-    write_text(folder / "charts.html", pages.bench_document(result, charts))
-    drawn = _pictures(folder / "charts", charts, png)
+    written: dict[str, Make] = {
+        "table.csv": lambda: frame(result.rows),
+        "table.md": lambda: bench_table.markdown(result.rows, result.title, [*result.notes, *sentences]),
+        "charts.html": lambda: pages.bench_document(result, charts),
+    }
+    write_files(folder, written)
+    (folder / "charts").mkdir(exist_ok=True)
+    count = sum(_write_chart(folder / "charts" / chart.name, drawing, png) for chart, drawing in charts)
     tables = {"machine": result.machine, "notes": result.notes, "reading": reading}
     write_json(folder / PLAN, {"schema": SCHEMA, **result.plan, **tables, "rows": [asdict(row) for row in result.rows]})
-    return ["charts.html", *([f"charts/ ({drawn} pictures)"] if drawn else []), "table.csv", "table.md", PLAN]
+    return ["charts.html", *([f"charts/ ({count} pictures)"] if count else []), "table.csv", "table.md", PLAN]
 
 
-def _pictures(folder: Path, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> int:
-    """Write each chart as SVG and PNG, and delete those that can no longer be drawn. Return the number of files."""
-    from dptrace.viewers.base.svg import svg
-
-    folder.mkdir(exist_ok=True)
+def _write_chart(path: Path, drawing: Drawing, png: bool) -> int:
+    """Write a chart as SVG and PNG, or delete one that can no longer be drawn. Return the number of files."""
     count = 0
-    for chart, drawing in charts:
-        svg_path, png_path = folder / f"{chart.name}.svg", folder / f"{chart.name}.png"
-        png_path.unlink(missing_ok=True)
-        if drawing.message:
-            svg_path.unlink(missing_ok=True)
-            continue
-        text = svg(drawing)
-        write_text(svg_path, text)
-        count += 1 + png
-        if png:
-            write_png(text, png_path, _PNG_WIDTH)
+    for form, make in drawn(lambda: drawing, _PNG_WIDTH).items():
+        file = path.with_suffix(form.suffixes[0])
+        if drawing.message or (form is PNG and not png):
+            file.unlink(missing_ok=True)
+        else:
+            form.write(make, file)
+            count += 1
     return count

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.answer import CSV, HTML, JSON, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import opening_options, run_argument
 from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @run_argument
 @click.option("--step", type=Whole(0), metavar="N", help="Number of the step. [the one of median length]")
 @click.option("--all", "all_rows", is_flag=True, help="Print every piece of the chain.")
-@answer_options("html", csv="Print CSV: by default a row for each kernel of the step.")
+@answer_options(HTML, csv="Print CSV: by default a row for each kernel of the step.")
 @click.option("--by", type=click.Choice(("kernel", "module")), help="What a row of --csv stands for. [kernel]")
 @opening_options
 def command(
@@ -49,7 +49,7 @@ def command(
       dptrace critical-path runs/ddp --csv -o slack.csv
       dptrace critical-path runs/ddp --step 12 -o path.html
     """
-    if by is not None and to.form != "csv":
+    if by is not None and not to.has(CSV):
         raise UsageError(
             "--by chooses the rows of --csv: add --csv. Text and --json have modules where the trace does."
         )
@@ -69,7 +69,8 @@ def command(
 
         return step_document(run, path)
 
-    to.write(Answer(tables, path.to_dict, path.modules if by == "module" else path.kernels, page))
+    rows = path.modules if by == "module" else path.kernels
+    to.write(Answer({TEXT: tables, JSON: path.to_dict, CSV: rows, HTML: page}))
     print_notes(run.notes)
     if to.on_terminal:
         print_hint(f"Next: dptrace whatif {quoted_paths(paths)}", verbosity)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options, check_file
+from dptrace.commands.shared.answer import (
+    CSV,
+    HTML,
+    JSON,
+    MARKDOWN,
+    TEXT,
+    Answer,
+    Destination,
+    Form,
+    answer_options,
+    refuse,
+)
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
@@ -20,17 +29,8 @@ from dptrace.commands.shared.options import (
     with_workload,
     workload_options,
 )
-from dptrace.commands.shared.output import (
-    OutputFile,
-    print_hint,
-    print_notes,
-    print_written,
-    progress,
-    quoted_paths,
-    write_text,
-)
+from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
 from dptrace.commands.shared.reading import Sides, SidesCommand, open_with_progress, side_options
-from dptrace.core.files import check_output
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 CROSSED = 3
 """Exit code when a limit is exceeded: 1 is bad input, 2 wrong use."""
 
-_WATCH_FORMS = ("text", "md", "json")
-_OF_RECORDINGS = ("per_rank", "html", "html_steps", "junit", "include_outliers", "limits", "fail_within_noise")
+_JUNIT = Form("test cases", (".xml",))
+"""A test case for each limit, as CI servers read it."""
+_OF_RECORDINGS = ("per_rank", "html_steps", "include_outliers", "limits", "fail_within_noise")
 """Options without effect on watches, which are compared by their summaries."""
 _TABLES = ("figures", "ranks", "collectives", "kernels")
 _CSV = click.option(
@@ -58,20 +59,15 @@ _CSV = click.option(
     metavar="[TABLE]",
     help="Print CSV (times in ns): figures (the default), ranks, collectives or kernels.",
 )
+_MARKDOWN = "Print the headline, limits, figures and what moved, for a pull request."
 
 
 @click.command(cls=SidesCommand)
 @side_options
 @click.option("--per-rank", is_flag=True, help="Also show each rank that both runs have.")
 @click.option("--all", "all_rows", is_flag=True, help="Print every table in full: each collective and kernel.")
-@answer_options("html", csv=_CSV, markdown="Print the headline, limits, figures and what moved, for a pull request.")
-@click.option("--html", type=OutputFile(), help="Write a page: both runs' Gantt charts on one axis, and the tables.")
-@click.option("--junit", type=OutputFile(), help="Write a test case for each --fail-if, as CI servers read it (XML).")
-@click.option(
-    "--html-steps",
-    metavar="A:B",
-    help="Steps that --html draws: 11:12 [those of median length].",
-)
+@answer_options(HTML, _JUNIT, csv=_CSV, markdown=_MARKDOWN, aliases={"html": HTML, "junit": _JUNIT})
+@click.option("--html-steps", metavar="A:B", help="Steps that a page draws: 11:12 [those of median length].")
 @click.option(
     "--include-outliers",
     is_flag=True,
@@ -99,9 +95,7 @@ def command(
     per_rank: bool,
     all_rows: bool,
     to: Destination,
-    html: Path | None,
     html_steps: str | None,
-    junit: Path | None,
     include_outliers: bool,
     limits: tuple[str, ...],
     fail_within_noise: bool,
@@ -123,21 +117,23 @@ def command(
     waiting, bubble, unexplained, exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only if the
     change is beyond noise; where noise hides whether it is kept, it says so, and how many recordings would tell.
 
+    -o FILE.html is a page with both runs' Gantt charts on one axis and the tables, -o FILE.xml a test case for each
+    --fail-if, as CI servers read it (JUnit); -o - prints the tables, too.
+
     Exit codes: 0, 1 bad input, 2 wrong use, 3 a limit is exceeded.
 
     \b
     Examples:
-      dptrace diff runs/yesterday runs/today --html diff.html
+      dptrace diff runs/yesterday runs/today -o diff.html
       dptrace diff --before runs/main-* --after runs/branch-*
       dptrace diff runs/long runs/long --before-steps 4:33 --after-steps 34:63
       dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'mfu < -2%'
-      dptrace diff --baseline main --after runs/branch-* --fail-if 'wall > +3%' --junit diff.xml
+      dptrace diff --baseline main --after runs/branch-* --fail-if 'wall > +3%' -o diff.xml
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
     if _compare_watches(sides.a, sides.b, to):
         return
-    drawn_steps = _drawn_steps(html_steps, html, to)
-    parsed = _parsed_limits(limits, fail_unchecked, junit, (to.output, html), to.force)
+    drawn_steps, parsed = _checked(to, html_steps, limits, fail_unchecked)
     from dptrace.comparison.compare import compare
     from dptrace.viewers.terminal.comparison import texts_below
 
@@ -145,15 +141,30 @@ def command(
     with progress("Comparing", verbosity, measured=False):
         comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise, fail_unchecked) for limit in parsed]
-    answer = _answer(comparison, crossings, all_rows, per_rank, to.table or _TABLES[0], drawn_steps)
-    to.write(answer)
+    to.write(_answer(comparison, crossings, all_rows, per_rank, to.table or _TABLES[0], drawn_steps))
     if not to.on_terminal:
         print_notes((*comparison.differences, *texts_below(comparison)))
-    if html is not None:
-        replace(to, output=html, form="html").write(answer)
-    elif to.on_terminal:
-        print_hint(f"Next: dptrace diff {quoted_paths(sides.arguments)} --html diff.html", verbosity)
-    _report_limits(comparison, crossings, junit, verbosity)
+    elif not to.has(HTML):
+        print_hint(f"Next: dptrace diff {quoted_paths(sides.arguments)} -o diff.html", verbosity)
+    for crossing in crossings:
+        click.echo(sanitize(crossing.text), err=True)
+    click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
+
+
+def _checked(
+    to: Destination, html_steps: str | None, limits: tuple[str, ...], fail_unchecked: bool
+) -> tuple[tuple[int, int] | None, list[Threshold]]:
+    """Return which steps a page draws, and the limits, after refusing options that would change nothing."""
+    from dptrace.comparison.limits import parse
+
+    refuse(
+        (
+            (html_steps is not None and not to.has(HTML), "--html-steps chooses what a page draws; add -o FILE.html."),
+            (fail_unchecked and not limits, "--fail-unchecked is about limits; add --fail-if."),
+            (not limits and to.has(_JUNIT), f"{to.file_of(_JUNIT)}: holds a test case for each limit; add --fail-if."),
+        )
+    )
+    return None if html_steps is None else _pair(html_steps), [parse(limit) for limit in limits]
 
 
 def _compare_watches(a: str | None, b: str | None, to: Destination) -> bool:
@@ -169,11 +180,14 @@ def _compare_watches(a: str | None, b: str | None, to: Destination) -> bool:
         raise UsageError(f"{a} and {b}: one is the folder of a watch, the other a recording. Compare two of a kind.")
     context = click.get_current_context()
     given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if (other := next((name for name in given if name in _OF_RECORDINGS), None)) or to.form not in _WATCH_FORMS:
-        option = f"--{(other or '').replace('limits', 'fail-if').replace('_', '-')}" if other else f"A file .{to.form}"
-        raise UsageError(f"{option} is for recordings: watches are compared as text, Markdown or JSON.")
+    if other := next((name for name in given if name in _OF_RECORDINGS), None):
+        option = other.replace("limits", "fail-if").replace("_", "-")
+        raise UsageError(f"--{option} is for recordings: watches are compared by their summaries.")
+    to.refuse_besides_words("how two watches differ")
     content = watches.compare(a, b)
-    to.write(Answer(lambda console: console.print(watches.text(content), highlight=False), lambda: content))
+    to.write(
+        Answer({TEXT: lambda console: console.print(watches.text(content), highlight=False), JSON: lambda: content})
+    )
     return True
 
 
@@ -222,49 +236,13 @@ def _answer(
 
         return markdown(comparison, crossings)
 
-    return Answer(tables, data, getattr(comparison, table), page, markdown=text)
-
-
-def _parsed_limits(
-    limits: tuple[str, ...], fail_unchecked: bool, junit: Path | None, others: Sequence[Path | None], force: bool
-) -> list[Threshold]:
-    """Return the limits; refuse options that are about limits where there is none, and a file that is there already."""
-    from dptrace.comparison.limits import parse
-
-    if fail_unchecked and not limits:
-        raise UsageError("--fail-unchecked is about limits; add --fail-if.")
-    if junit is not None:
-        if not limits:
-            raise UsageError("--junit writes a test case for each limit; add --fail-if.")
-        if junit.resolve() in {path.resolve() for path in others if path is not None}:
-            raise UsageError(f"{junit} can't hold both the test cases and another answer.")
-        check_output(junit, force)
-    return [parse(limit) for limit in limits]
-
-
-def _report_limits(
-    comparison: Comparison, crossings: Sequence[ThresholdResult], junit: Path | None, verbosity: str
-) -> None:
-    """Print the result of each limit, write them as test cases, and end with the exit code that they stand for."""
-    if junit is not None:
+    def test_cases() -> str:
         from dptrace.viewers.pages.ci import junit_xml
 
-        write_text(junit, junit_xml(comparison, crossings))
-        print_written(junit, verbosity)
-    for crossing in crossings:
-        click.echo(sanitize(crossing.text), err=True)
-    click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
+        return junit_xml(comparison, crossings)
 
-
-def _drawn_steps(steps: str | None, html: Path | None, to: Destination) -> tuple[int, int] | None:
-    """Return which steps are drawn, after refusing a page that would be overwritten or not drawn."""
-    if html is not None:
-        if to.output is not None and to.output.resolve() == html.resolve():
-            raise UsageError(f"{html} can't hold both the page and the tables.")
-        check_file(html, to.force, ("html",))
-    if steps is not None and html is None and to.form != "html":
-        raise UsageError("--html-steps chooses what --html draws; add --html FILE.")
-    return None if steps is None else _pair(steps)
+    rows = getattr(comparison, table)
+    return Answer({TEXT: tables, JSON: data, CSV: rows, HTML: page, MARKDOWN: text, _JUNIT: test_cases})
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.answer import Destination, answer_options
+from dptrace.commands.shared.answer import JSON, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.options import quiet_option
 from dptrace.commands.shared.output import print_hint
 from dptrace.core.units import plural, sanitize
@@ -46,12 +46,8 @@ def command(with_selftest: bool, to: Destination, verbosity: str) -> None:
     test = _selftest(report, verbosity) if with_selftest else None
     content = {"schema": 1, **asdict(report)} | ({"selftest": asdict(test) | {"works": test.works}} if test else {})
     lines = [*_lines(report), *(_selftest_lines(test) if test else ())]
-    # Not json_text: a package that it needs may be what is broken.
-    text = "\n".join(lines) + "\n" if to.as_text else json.dumps(content, indent=1) + "\n"
-    if to.on_terminal:
-        click.echo(text, nl=False)
-    else:
-        to.write_text(click.unstyle(text))
+    # As text: a package that makes tables or JSON may be what is broken.
+    to.write(Answer({TEXT: "\n".join(lines) + "\n", JSON: json.dumps(content, indent=1) + "\n"}))
     if to.as_text and (test is None or test.works):
         print_hint(f"Next: {_next(report)}", verbosity)
     if report.broken or (test is not None and not test.works):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.answer import HTML, JSON, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import given_options, quiet_option
 from dptrace.commands.shared.output import print_hint
@@ -82,7 +82,7 @@ The algorithm runs on small NumPy arrays, and its result is compared with NumPy'
 @click.option("--top-k", type=Whole(), default=1, metavar="K", help="Experts for a token, for moe [1].")
 @click.option("--capacity-factor", type=NumberType(), default=1.25, metavar="F", help="For moe [1.25].")
 @click.option("--step", type=Whole(), metavar="K", help=_STEP)
-@answer_options("html")
+@answer_options(HTML)
 @quiet_option
 def command(
     name: str,
@@ -108,7 +108,7 @@ def command(
         from dptrace.viewers.terminal.explain import lines
 
         # In a pipe as in a file, unless COLUMNS says otherwise.
-        width = _WIDTH if to.output is not None else get_terminal_size((_WIDTH, 24)).columns
+        width = get_terminal_size((_WIDTH, 24)).columns if to.on_terminal else _WIDTH
         console.print("\n".join(lines(explanation, width, step)), markup=False, soft_wrap=True)
 
     def data() -> object:
@@ -121,7 +121,7 @@ def command(
 
         return document(explanation, step or 0)
 
-    to.write(Answer(show, data, page=page))
+    to.write(Answer({TEXT: show, JSON: data, HTML: page}))
     if to.on_terminal:
         print_hint(
             f"Animated: dptrace explain {entry.name} --ranks {explanation.ranks} -o {entry.name}.html", verbosity

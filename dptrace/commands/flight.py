@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.answer import HTML, JSON, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.options import quiet_option
 from dptrace.commands.shared.output import print_hint, print_notes, quoted_paths
 from dptrace.core.units import sanitize
@@ -26,7 +26,7 @@ _WIDE = 120
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("paths", metavar="DUMPS...", nargs=-1, required=True, type=click.Path())
-@answer_options("html")
+@answer_options(HTML)
 @quiet_option
 def command(paths: tuple[str, ...], to: Destination, verbosity: str) -> None:
     """Find out in which collective a job hangs, and which rank is the cause.
@@ -42,7 +42,9 @@ def command(paths: tuple[str, ...], to: Destination, verbosity: str) -> None:
 
     content = find_hang(paths)
     print_notes(content["notes"])
-    to.write(Answer(lambda console: _print(content, console), lambda: content, page=lambda: _page(content)))
+    to.write(
+        Answer({TEXT: lambda console: _print(content, console), JSON: lambda: content, HTML: lambda: _page(content)})
+    )
     if to.on_terminal and any(row.get("stack") for row in content["ranks"]):
         print_hint(f"The stacks: dptrace flight {quoted_paths(paths)} -o hang.html", verbosity)
 

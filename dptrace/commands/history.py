@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.answer import CSV, HTML, JSON, MARKDOWN, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.options import opening_options
 from dptrace.commands.shared.output import print_hint, print_notes, quoted_paths
 from dptrace.commands.shared.reading import open_with_progress, refuse_twice
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", metavar="FOLDER...", nargs=-1, required=True, type=click.Path())
-@answer_options("html", csv="Print CSV: a row for each run, times in ns.")
+@answer_options(HTML, csv="Print CSV: a row for each run, times in ns.")
 @opening_options
 def command(paths: tuple[str, ...], to: Destination, read_options: ReadOptions, verbosity: str) -> None:
     """List the runs in FOLDER, the worst first, and from which run on a step takes longer or shorter.
@@ -111,9 +111,11 @@ def _answer(found: History) -> Answer:
     from dptrace.viewers.pages import history
 
     return Answer(
-        lambda console: history.print_history(found, console),
-        found.to_dict,
-        found.frame,
-        lambda: history.document(found),
-        markdown=lambda: history.markdown(found),
+        {
+            TEXT: lambda console: history.print_history(found, console),
+            JSON: found.to_dict,
+            CSV: found.frame,
+            HTML: lambda: history.document(found),
+            MARKDOWN: lambda: history.markdown(found),
+        }
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.answer import CSV, JSON, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.options import quiet_option, strict_option
 from dptrace.commands.shared.output import print_notes, progress
 from dptrace.errors import UsageError
@@ -64,7 +64,7 @@ def command(
         if only not in tables:
             raise UsageError(f"{analysis} has no table {only}; choose from {names}.")
         tables = {only: tables[only]}
-    if to.form == "csv" and len(tables) > 1:
+    if to.has(CSV) and len(tables) > 1:
         raise UsageError(f"{analysis} has {len(tables)} tables; choose one with --table: {names}.")
 
     def show(console: Console) -> None:
@@ -77,5 +77,5 @@ def command(
         records = {name: plain_records(frame) for name, frame in tables.items()}
         return {"schema": 1, "analysis": analysis, "tables": records, "notes": list(notes)}
 
-    to.write(Answer(show, data, lambda: next(iter(tables.values()))))
+    to.write(Answer({TEXT: show, JSON: data, CSV: lambda: next(iter(tables.values()))}))
     print_notes(notes)

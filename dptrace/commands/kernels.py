@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options, refuse
+from dptrace.commands.shared.answer import CSV, JSON, TEXT, Answer, Destination, answer_options, refuse
 from dptrace.commands.shared.numbers import Amount, Whole
 from dptrace.commands.shared.options import Selection, opening_options, run_options, with_workload
 from dptrace.commands.shared.output import print_notes, progress
@@ -92,12 +92,12 @@ def command(
     """
     from dptrace.run.kernels import kernel_summary
 
-    looks_for_findings = findings and to.form != "csv" and by != "host"
+    looks_for_findings = findings and not to.only(CSV) and by != "host"
     refuse(
         (
             (full_names and not to.as_text, _BOTH_NAMES),
             *_wrong_rows(by, kind, sort, peak_tflops, provenance),
-            (not findings and (to.form == "csv" or by == "host"), _NOTHING_TO_FIND),
+            (not findings and (to.only(CSV) or by == "host"), _NOTHING_TO_FIND),
         )
     )
     compiled(match or "", "--match")
@@ -159,7 +159,7 @@ def _kernel_answer(
     head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
     head |= {"flops": summary.flops.to_dict()} if summary.flops is not None else {}
     head |= {"findings": [finding.to_dict() for finding in found]} if found is not None else {}
-    return Answer(tables, lambda: {**head, "rows": rows}, lambda: flat_frame(rows))
+    return Answer({TEXT: tables, JSON: lambda: {**head, "rows": rows}, CSV: lambda: flat_frame(rows)})
 
 
 def _host_answer(run: Run, per_rank: bool, match: str | None, sort: str | None, top: int | None) -> Answer:
@@ -174,4 +174,5 @@ def _host_answer(run: Run, per_rank: bool, match: str | None, sort: str | None, 
         print_host(rows, figures, console, top or _MAX_ROWS)
 
     head = {"schema": _SCHEMA, "run": run.path, "by": "host", "ranks": list(run.ranks), "launch": figures}
-    return Answer(tables, lambda: {**head, "notes": list(run.notes), "rows": rows}, lambda: flat_frame(rows))
+    head |= {"notes": list(run.notes), "rows": rows}
+    return Answer({TEXT: tables, JSON: lambda: head, CSV: lambda: flat_frame(rows)})

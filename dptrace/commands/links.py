@@ -5,43 +5,36 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import check_file
+from dptrace.commands.shared.answer import HTML, JSON, MARKDOWN, TEXT, Answer, Destination, file_options
 from dptrace.commands.shared.numbers import NumberType, Whole
 from dptrace.commands.shared.options import (
     check_machines,
-    force_option,
     given_options,
     json_option,
     machine_options,
     quiet_option,
 )
-from dptrace.commands.shared.output import (
-    OutputFile,
-    console,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    progress,
-    write_text,
-)
+from dptrace.commands.shared.output import print_hint, print_notes, progress
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import UsageError
 from dptrace.model.collectives import ALL_REDUCES, KINDS
 from dptrace.model.link_report import link_report
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dptrace.bench.links import LinksRequest
 
 
 _DEFAULT_OUTPUT = Path("links.json")
 _BUDGET = "Time to spend on measuring. [60]"
-_OUTPUT = f"File to write [default: {_DEFAULT_OUTPUT}; none with --json]."
+_ABOUT = f" [{_DEFAULT_OUTPUT}]"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ELEMENT_BYTES = 4
 _KIND_NAMES = ", ".join(kind.replace("_", "-") for kind in KINDS)
@@ -61,11 +54,11 @@ Collectives are {_KIND_NAMES} (or p2p). Algorithms are {", ".join(ALL_REDUCES)}.
 """
 _EXAMPLES = """\b
 Examples:
-  dptrace links --gpus 4 --html links.html
+  dptrace links --gpus 4 -o links.json -o links.html
   dptrace links --collectives all-reduce,p2p --max-bytes 64MB --budget 20 -o quick.json
   dptrace links --gpus 4 --algorithms all -o algorithms.json            # and their predictions
   dptrace links --nnodes 2 --node-rank 0 --rdzv-endpoint node0:29500    # --node-rank 1 on the other
-  dptrace links --from links.json --html links.html                     # draw an earlier measurement
+  dptrace links --from links.json -o links.html                         # draw an earlier measurement
 """
 
 
@@ -96,51 +89,39 @@ _SIZE = Size(1, 1 << 50)
     "--max-bytes", type=_SIZE, default="1GB", show_default=True, help="Largest message, if memory and time allow it."
 )
 @click.option("--budget", type=NumberType(1, 1e9), default=60, metavar="SECONDS", help=_BUDGET)
-@click.option("-o", "--output", type=OutputFile(), help=_OUTPUT)
-@click.option("--html", type=OutputFile(), help="Also write a page with charts.")
-@json_option
+@file_options(*(JSON, TEXT, MARKDOWN, HTML), flags=(json_option,), aliases={"html": HTML}, about=_ABOUT, printed=True)
 @click.option(
     "--from", "source", type=click.Path(path_type=Path), metavar="FILE", help="Show this result without measuring."
 )
-@force_option
 @machine_options
 @quiet_option
-def command(source: Path | None, as_json: bool, verbosity: str, **options: Any) -> None:
-    output, html = options["output"], options["html"]
-    if output is not None and html is not None and output.resolve() == html.resolve():
-        raise UsageError(f"--html {html}: is also the file of -o; choose two different files.")
-    if source is None and output is None and not as_json:
-        output = _DEFAULT_OUTPUT
-    for path, form in ((output, "json"), (html, "html")):
-        if path is not None:
-            check_file(path, options["force"], (form,))
+def command(source: Path | None, to: Destination, verbosity: str, **options: Any) -> None:
+    if source is None and not to.has(JSON):
+        to = to.also(JSON, _DEFAULT_OUTPUT)
     if source is not None:
         from dptrace.bench.links import read_links
 
-        _refuse_measuring(options)
+        _refuse_measuring(to)
         content: dict[str, Any] | None = read_links(source)
     else:
         content = _measured(_request(options, verbosity), verbosity)
     if content is None:
         click.echo("This machine's ranks are done; machine 0 prints the result.", err=True)
         return
-    if output is not None:
-        write_text(output, json_text(content))
-    if html is not None:
-        from dptrace.viewers.benchmarks.pages import links_document as document
-
-        write_text(html, document(content))
-    _show(content, as_json)
-    _print_next(output, html, source, verbosity)
+    to.write(_answer(content))
+    if to.on_terminal:
+        print_notes(content["notes"])
+    if not to.has(HTML) and (result := to.file_of(JSON) or source):
+        print_hint(f"Next: dptrace links --from {shlex.quote(str(result))} -o links.html", verbosity)
 
 
-def _refuse_measuring(options: dict[str, Any]) -> None:
+def _refuse_measuring(to: Destination) -> None:
     """Refuse options of a measurement when an existing result is shown."""
-    shown = {"source", "html", "as_json", "force", "verbosity", "output"}
+    shown = {"source", "alias_html", "as_json", "force", "verbosity", "outputs"}
     for name in sorted(given_options() - shown):
         raise UsageError(f"--{name.replace('_', '-')} is for measuring; --from shows an existing result.")
-    if options["output"] is not None:
-        raise UsageError("-o is for measuring; --from shows an existing result. Copy the file instead.")
+    if path := to.file_of(JSON):
+        raise UsageError(f"-o {path} is for measuring; --from shows an existing result. Copy the file instead.")
 
 
 def _request(options: dict[str, Any], verbosity: str) -> LinksRequest:
@@ -229,10 +210,16 @@ def _measured(request: LinksRequest, verbosity: str) -> dict[str, Any] | None:
     return link_report(header | measured)
 
 
-def _show(content: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        emit(json_text(content), None)
-        return
+def _answer(content: dict[str, Any]) -> Answer:
+    def page() -> str:
+        from dptrace.viewers.benchmarks.pages import links_document
+
+        return links_document(content)
+
+    return Answer({TEXT: partial(_print, content), JSON: lambda: content, HTML: page})
+
+
+def _print(content: dict[str, Any], terminal: Console) -> None:
     from dptrace.viewers.base.table import fitting_table, print_text_table
     from dptrace.viewers.benchmarks.links_table import (
         algorithm_tables,
@@ -242,7 +229,6 @@ def _show(content: dict[str, Any], as_json: bool) -> None:
         topology,
     )
 
-    terminal = console()
     terminal.print(" · ".join(map(sanitize, facts(content))), markup=False)
     terminal.print()
     terminal.print(fitting_table(fits_table(content)))
@@ -252,12 +238,3 @@ def _show(content: dict[str, Any], as_json: bool) -> None:
         terminal.print()
     for line in (nearest_link_sentence(content), *topology(content)):
         terminal.print(line, markup=False)
-    print_notes(content["notes"])
-
-
-def _print_next(output: Path | None, html: Path | None, source: Path | None, verbosity: str) -> None:
-    written = [str(path) for path in (output, html) if path is not None]
-    if written:
-        print_hint(f"Wrote {' and '.join(written)}.", verbosity)
-    if html is None and (result := output or source):
-        print_hint(f"Next: dptrace links --from {shlex.quote(str(result))} --html links.html", verbosity)

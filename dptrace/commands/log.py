@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from dptrace.commands.shared.answer import refuse
-from dptrace.commands.shared.options import Selection, align_option, json_option, opening_options, run_options
-from dptrace.commands.shared.output import emit, file_stem, json_text, progress, write_text
+from dptrace.commands.shared.answer import JSON, TEXT, Answer, Destination, answer_options, refuse
+from dptrace.commands.shared.options import Selection, align_option, opening_options, run_options
+from dptrace.commands.shared.output import file_stem, progress, write_text
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.load.options import ReadOptions
 
@@ -25,7 +25,7 @@ _TO = "wandb, mlflow or tensorboard."
 @click.option("--run-id", metavar="ID", help="Log into this run of wandb or MLflow, such as the training's own.")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Write below this folder.")
 @click.option("--no-pages", is_flag=True, help="Log the figures alone, without the report and the Gantt page.")
-@json_option
+@answer_options()
 @align_option
 @opening_options
 def command(
@@ -37,7 +37,7 @@ def command(
     run_id: str | None,
     folder: Path | None,
     no_pages: bool,
-    as_json: bool,
+    to: Destination,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
@@ -76,9 +76,7 @@ def command(
                 write_text(pages[-1], draw(run))
         content = logged(run, name or file_stem(paths[0]), pages)
         where = TRACKERS[tracker](content, project, run_id, folder)
-    if as_json:
-        steps = [{"step": number, **metrics} for number, metrics in content.steps]
-        answer = {"schema": 1, "to": tracker, "where": where, "steps": steps, "mean": content.summary}
-        emit(json_text(answer), None)
-    else:
-        click.echo(f"Logged {len(content.steps)} steps and {len(pages)} pages to {tracker}: {where}")
+    steps = [{"step": number, **metrics} for number, metrics in content.steps]
+    answer = {"schema": 1, "to": tracker, "where": where, "steps": steps, "mean": content.summary}
+    said = f"Logged {len(steps)} steps and {len(pages)} pages to {tracker}: {where}\n"
+    to.write(Answer({TEXT: said, JSON: lambda: answer}))

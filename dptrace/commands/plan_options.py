@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination
+from dptrace.commands.shared.answer import HTML, JSON, TEXT, Answer, Destination, drawn
 from dptrace.commands.shared.numbers import Amount, NumberType, Whole
 from dptrace.commands.shared.options import Toggle, given_options, group
 from dptrace.commands.shared.output import print_notes
@@ -158,7 +159,7 @@ def with_measured_links(description: Description, path: Path, preferred: str = "
 
 
 _USED = {"message_bytes", "gamma", "gpus", "gpus_per_node", "link", "links"}
-_OUTPUT = {"run", "as_json", "output", "force", "verbosity"}
+_OUTPUT = {"run", "as_json", "outputs", "force", "verbosity"}
 
 
 def predict_message(options: dict[str, Any], links: Path | None, size: float, gamma_ps: float | None) -> dict[str, Any]:
@@ -202,7 +203,8 @@ def write_plan(content: dict[str, Any], to: Destination, every: bool = False) ->
 
         return chart_of(content)
 
-    to.write(Answer(lambda console: _print(content, every, console), lambda: content, page=page, chart=chart))
+    tables = partial(_print, content, every)
+    to.write(Answer({TEXT: tables, JSON: lambda: content, HTML: page, **drawn(chart)}))
     print_notes(content.get("assumptions", ()))
 
 

@@ -15,7 +15,7 @@ from dptrace.commands.plan_options import (
     refuse_description,
     write_plan,
 )
-from dptrace.commands.shared.answer import Destination, answer_options
+from dptrace.commands.shared.answer import HTML, PNG, SVG, Destination, answer_options
 from dptrace.commands.shared.numbers import Amount, NumberType
 from dptrace.commands.shared.options import (
     Selection,
@@ -48,7 +48,7 @@ _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
 @click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
 @selection_options
 @reading_options
-@answer_options("html", "svg", "png")
+@answer_options(HTML, SVG, PNG)
 @verbosity_options
 def command(
     run: str | None,

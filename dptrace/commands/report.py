@@ -6,30 +6,27 @@ from pathlib import Path
 
 import click
 
-from dptrace.commands.shared.answer import check_file
+from dptrace.commands.shared.answer import HTML, Answer, Destination, file_options
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
-    force_option,
     opening_options,
     run_options,
 )
-from dptrace.commands.shared.output import OutputFile, file_stem, print_hint, quoted_paths, write_page
+from dptrace.commands.shared.output import file_stem, print_hint, quoted_paths
 from dptrace.commands.shared.reading import open_with_progress, with_findings
 from dptrace.load.options import ReadOptions
 
 
 @click.command()
 @run_options
-@click.option("-o", "--output", type=OutputFile(), help="Write to this file. [RUN-report.html in this folder]")
-@force_option
+@file_options(HTML, about=" [RUN-report.html in this folder]")
 @align_option
 @opening_options
 def command(
     paths: tuple[str, ...],
     selection: Selection,
-    output: Path | None,
-    force: bool,
+    to: Destination,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
@@ -42,12 +39,11 @@ def command(
       dptrace report runs/interleaved
       dptrace report runs/ddp -o ddp-report.html
     """
-    path = output or Path(f"{file_stem(paths[0])}-report.html")
-    check_file(path, force, ("html",))
+    to = to if to.targets else to.also(HTML, Path(f"{file_stem(paths[0])}-report.html"))
     run = with_findings(
         open_with_progress(paths, read_options, verbosity, selection, replayed=True, all_ranks=False), verbosity
     )
     from dptrace.viewers.pages.report import document
 
-    write_page(path, lambda: document(run), verbosity)
+    to.write(Answer({HTML: lambda: document(run)}))
     print_hint(f"Next: dptrace view {quoted_paths(paths)}", verbosity)

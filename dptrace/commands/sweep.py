@@ -11,23 +11,17 @@ import click
 
 from dptrace.bench.sweep_points import SWEPT_MODES, check_samples, configs
 from dptrace.commands.bench import local_device_count, run_jobs, training_options
+from dptrace.commands.shared.answer import JSON, TEXT, Answer, Destination, Make, write_files
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Toggle, json_option, quiet_option
-from dptrace.commands.shared.output import (
-    QUIET,
-    console,
-    csv_text,
-    emit,
-    json_text,
-    print_hint,
-    print_notes,
-    write_text,
-)
+from dptrace.commands.shared.output import QUIET, print_hint, print_notes
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.record.options.modes import MODELS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dptrace.bench.store import BenchConfig, Store
     from dptrace.bench.sweep import SweepRequest, SweepResult
 
@@ -215,30 +209,30 @@ def _write(folder: Path, result: SweepResult) -> None:
         for one in point["inference"]:
             row |= {f"inference_{one['batch_size']}_{name}": one[name] for name in ("sample_p50_s", "sample_p95_s")}
         table.append(row)
-    texts = {
-        "sweep.json": json_text(content),
-        "sweep.html": pages.sweep_document(content),
-        "step.svg": svg(sweep_table.steps(content)),
-        "exposed.svg": svg(sweep_table.exposed(content)),
-        "loss.svg": svg(sweep_table.loss(content)),
-        "table.md": sweep_table.markdown(content),
-        "table.csv": csv_text(pd.DataFrame(table)),
-        "epochs.csv": csv_text(pd.DataFrame(result.epochs)),
-        "buckets.csv": csv_text(pd.DataFrame(result.buckets)),
+    written: dict[str, Make] = {
+        "sweep.json": lambda: content,
+        "sweep.html": lambda: pages.sweep_document(content),
+        "step.svg": lambda: svg(sweep_table.steps(content)),
+        "exposed.svg": lambda: svg(sweep_table.exposed(content)),
+        "loss.svg": lambda: svg(sweep_table.loss(content)),
+        "table.md": lambda: sweep_table.markdown(content),
+        "table.csv": lambda: pd.DataFrame(table),
+        "epochs.csv": lambda: pd.DataFrame(result.epochs),
+        "buckets.csv": lambda: pd.DataFrame(result.buckets),
     }
-    for name, text in texts.items():
-        write_text(folder / name, text)
+    write_files(folder, written)
 
 
 def _show(content: dict[str, Any], options: dict[str, Any]) -> None:
     from dptrace.viewers.benchmarks import sweep_table
 
-    if options["as_json"]:
-        emit(json_text(content), None)
-    else:
-        sweep_table.print_table(content, console())
+    def tables(console: Console) -> None:
+        sweep_table.print_table(content, console)
         for sentence in content["reading"]:
             click.echo(sanitize(sentence))
+
+    to = Destination(((JSON if options["as_json"] else TEXT, None),), options["force"], options["verbosity"])
+    to.write(Answer({TEXT: tables, JSON: lambda: content}))
     print_notes(content["notes"])
     folder = options["output"]
     print_hint(f"Wrote {folder}. Next: open {folder / 'sweep.html'}", options["verbosity"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import check_file, form_of, refuse
+from dptrace.commands.shared.answer import HTML, PNG, SVG, Form, form_of, refuse
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import (
     Selection,
@@ -51,7 +51,8 @@ _DEFAULT_WIDTH, _MAX_SIZE = 1600, 16_000
 """Of a PNG in pixels."""
 _PICTURE_OPTIONS = {".png": "--png", ".svg": "--svg", ".pdf": "--figure"}
 """The option that writes a picture with such a suffix."""
-_FIGURE_FORMS = ("svg", "pdf", "png")
+_PDF = Form("PDF", (".pdf",))
+_FIGURE_FORMS = (SVG, _PDF, PNG)
 _FIGURE_DENSITY = 3
 """Pixels of a PNG for each pixel of the figure."""
 
@@ -121,9 +122,10 @@ class _Options:
     def check(self) -> None:
         """Refuse options that do not go together, and files that would be overwritten, before any work."""
         refuse(self._contradictions())
-        for path, kind in ((self.svg, "svg"), (self.png, "png"), (self.output, "html")):
+        for path, form in ((self.svg, SVG), (self.png, PNG), (self.output, HTML)):
             if path is not None:
-                check_file(path, self.force, (kind,))
+                check_output(path, self.force)
+                form_of(path, (form,))
         if self.figure is not None:
             check_output(self.figure, self.force)
 
@@ -430,9 +432,9 @@ def _write_figure(run: Run, options: _Options, path: Path, selection: Selection,
     width, form = options.figure_width or FIGURE_WIDTH, form_of(path, _FIGURE_FORMS)
     with progress("Drawing", verbosity, measured=False):
         drawn = figure_svg(run, selection.steps is not None, selection.ranks is not None, width, options.annotate)
-        if form == "pdf":
+        if form is _PDF:
             write_pdf(drawn, path)
-        elif form == "png":
+        elif form is PNG:
             write_png(drawn, path, _FIGURE_DENSITY * width)
         else:
             write_text(path, drawn)

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from dptrace.commands.shared.answer import Answer, Destination, answer_options
+from dptrace.commands.shared.answer import (
+    CSV,
+    HTML,
+    JSON,
+    PNG,
+    SVG,
+    TEXT,
+    Answer,
+    Destination,
+    Form,
+    answer_options,
+    drawn,
+)
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Selection, given_options, group, opening_options, run_options
-from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress, quoted_paths
+from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
 from dptrace.commands.shared.reading import open_with_progress
-from dptrace.core.files import check_output
 from dptrace.core.numbers import Number
 from dptrace.core.units import duration
 from dptrace.errors import UsageError
@@ -134,6 +145,18 @@ def check_changes(changes: dict[str, Any], several: tuple[str, list[float]] | No
 
 
 _SWEEP_WIDTH = 960
+_CSV = "Print a CSV row for each rank and figure (times in ns)."
+
+
+def _write_trace(make: Callable[[], Run], path: Path | None) -> None:
+    from dptrace.api import export_trace
+
+    assert path is not None
+    export_trace(make(), path, force=True)  # checked, as every output, before the run was read
+
+
+_TRACE = Form("a trace", (".pftrace", ".json.gz", ".json"), _write_trace)
+"""The predicted run for Perfetto or Chrome, as dptrace export writes it; -o FILE.json is the answer."""
 
 
 _EXAMPLES = """\b
@@ -141,7 +164,7 @@ Examples:
   dptrace whatif runs/ddp                                  # how well the unchanged run is replayed
   dptrace whatif runs/ddp --no-straggler
   dptrace whatif runs/ddp --bandwidth 2x --compute 1.5x --json
-  dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' --export predicted.pftrace
+  dptrace whatif runs/ddp --kernel 'flash_bwd=0.5x' -o predicted.pftrace
   dptrace whatif runs/naive --schedule ddp -o predicted.html   # the predicted run below the measured one
   dptrace whatif runs/ddp --bucket-cap-mb 1,5,25,100 -o caps.svg
   dptrace whatif timeline.json.gz          # of pipeline stages: which worker or stage slows them
@@ -151,13 +174,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @run_options
 @change_options
-@answer_options("html", "svg", "png", csv="Print a CSV row for each rank and figure (times in ns).")
-@click.option(
-    "--export",
-    type=OutputFile(),
-    metavar="FILE",
-    help="Write the predicted run for Perfetto or Chrome, as dptrace export.",
-)
+@answer_options(HTML, SVG, PNG, _TRACE, csv=_CSV, aliases={"export": _TRACE})
 @click.option("--all", "all_rows", is_flag=True, help="Print every rank.")
 @opening_options
 def command(
@@ -165,7 +182,6 @@ def command(
     selection: Selection,
     different: dict[str, Any],
     to: Destination,
-    export: Path | None,
     all_rows: bool,
     read_options: ReadOptions,
     verbosity: str,
@@ -195,13 +211,12 @@ def command(
         to.write(_stage_answer(content))
         print_notes(content["notes"])
         return
-    _check(to, export)
     changes, several = parsed(different), swept(different)
     check_changes(changes, several)
-    if several is None and to.form in ("svg", "png"):
-        raise UsageError(f"{to.output}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
-    if several is not None and (to.form == "csv" or export is not None):
-        raise UsageError("Several values are printed as text, --json, a page or a chart: leave --csv and --export out.")
+    if several is None and (path := to.file_of(SVG, PNG)) is not None:
+        raise UsageError(f"{path}: a chart compares several values, for example --bucket-cap-mb 1,4,25.")
+    if several is not None and to.has(CSV, _TRACE):
+        raise UsageError("Several values are told as text, --json, a page or a chart: leave --csv and a trace out.")
     run = open_with_progress(
         paths, read_options, verbosity, selection, True, _readings(changes), bool(changes.get("all_ranks"))
     )
@@ -213,8 +228,9 @@ def command(
         answer = _replayed(run, changes)
     to.write(_answer(run, answer, all_rows))
     print_notes(run.notes)
-    if export is not None:
-        _export(answer, export, verbosity, to.force)
+    if (path := to.file_of(_TRACE)) is not None:
+        held = "" if answer.apart_ns is None else f", of the {len(answer.run.ranks)} ranks that were replayed"
+        print_hint(f"{path} is the predicted run{held}. Open it at https://ui.perfetto.dev.", verbosity)
     elif to.on_terminal:
         print_hint(f"Next: dptrace critical-path {quoted_paths(paths)}", verbosity)
 
@@ -242,14 +258,13 @@ def _refuse_options(to: Destination) -> None:
     Raises:
         UsageError: an option was typed that is about a run, or a form that the answer does not have.
     """
-    given = given_options() - {"paths", "as_json", "as_csv", "output", "force", "verbosity"}
+    given = given_options() - {"paths", "as_json", "as_csv", "outputs", "force", "verbosity"}
     typed = [param.opts[0] for param in click.get_current_context().command.params if param.name in given]
     if typed:
         raise UsageError(
             f"{', '.join(typed)}: a timeline of pipeline stages takes no options but --json, -o and -q; leave it out."
         )
-    if to.form not in ("text", "md", "json"):
-        raise UsageError("What slows down a timeline of pipeline stages is told as text, Markdown or --json.")
+    to.refuse_besides_words("what slows down a timeline of pipeline stages")
 
 
 def _stage_answer(content: dict[str, Any]) -> Answer:
@@ -258,7 +273,7 @@ def _stage_answer(content: dict[str, Any]) -> Answer:
 
         print_stage_whatif(content, console)
 
-    return Answer(tables, lambda: content)
+    return Answer({TEXT: tables, JSON: lambda: content})
 
 
 def _readings(changes: Mapping[str, Any]) -> tuple[SecondPass[Any], ...]:
@@ -271,17 +286,6 @@ def _readings(changes: Mapping[str, Any]) -> tuple[SecondPass[Any], ...]:
     from dptrace.replay.transforms.schedule import ACCUMULATED
 
     return WORK, ACCUMULATED
-
-
-def _check(to: Destination, export: Path | None) -> None:
-    """Refuse a file of the predicted run that would be overwritten or has no fitting name, before a long read."""
-    if export is not None:
-        from dptrace.export.formats import format_of
-
-        if to.output == export:
-            raise UsageError(f"{export} can't be both the answer and the predicted run: name two files.")
-        check_output(export, to.force)
-        format_of(export)
 
 
 def _swept(run: Run, changes: dict[str, Any], name: str, values: list[float], verbosity: str) -> Sweep:
@@ -314,7 +318,7 @@ def _sweep_answer(sweep: Sweep) -> Answer:
 
         return sweep_chart(sweep)
 
-    return Answer(tables, sweep.to_dict, page=page, chart=chart, picture_width=_SWEEP_WIDTH)
+    return Answer({TEXT: tables, JSON: sweep.to_dict, HTML: page, **drawn(chart, _SWEEP_WIDTH)})
 
 
 def _answer(run: Run, answer: WhatIf, all_rows: bool) -> Answer:
@@ -334,12 +338,4 @@ def _answer(run: Run, answer: WhatIf, all_rows: bool) -> Answer:
             verdict.append("The answer is of the median step, the figures above the chart are of the mean step.")
         return document(measured, answer.run, verdict=verdict)
 
-    return Answer(tables, answer.to_dict, answer.figures, page)
-
-
-def _export(answer: WhatIf, path: Path, verbosity: str, force: bool) -> None:
-    from dptrace.api import export_trace
-
-    export_trace(answer.run, path, force=force)
-    held = "" if answer.apart_ns is None else f", of the {len(answer.run.ranks)} ranks that were replayed"
-    print_hint(f"Wrote {path}: the predicted run{held}. Open it at https://ui.perfetto.dev.", verbosity)
+    return Answer({TEXT: tables, JSON: answer.to_dict, CSV: answer.figures, HTML: page, _TRACE: lambda: answer.run})

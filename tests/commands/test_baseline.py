@@ -40,7 +40,7 @@ def test_a_job_saves_a_baseline_and_compares_with_it(project: Path) -> None:
     assert ("main", True, 1, 4, 2) == tuple(row[key] for key in ("name", "in_use", "recordings", "steps", "ranks"))
 
     limits = ("--fail-if", "overlapped_comm > +5%", "--fail-if", "wall > +50%", "--fail-if", "mfu < 1%")
-    found = run("diff", INTERLEAVED, *limits, "--junit", "diff.xml", "--html", "diff.html", "--json")
+    found = run("diff", INTERLEAVED, *limits, "--json", "-o", "-", "-o", "diff.xml", "-o", "diff.html")
     suite = ElementTree.parse(project / "diff.xml").getroot()[0]
     answers = {case.get("name"): case[0].tag for case in suite}
 
@@ -67,7 +67,7 @@ def test_a_job_saves_a_baseline_and_compares_with_it(project: Path) -> None:
         ("diff a b --baseline main", "name B alone"),
         ("diff --before a --after b --baseline main", "name B alone"),
         ("diff run --steps 1:2", "dptrace baseline save"),
-        ("diff a b --junit diff.xml", "add --fail-if"),
+        ("diff a b -o diff.xml", "add --fail-if"),
     ],
 )
 def test_wrong_use_is_refused_with_advice(project: Path, line: str, fact: str) -> None:

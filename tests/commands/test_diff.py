@@ -36,7 +36,7 @@ def test_tables_fit_eighty_columns_and_say_what_moved() -> None:
     assert "≠ Mode: A naive, B interleaved." in result.stdout
     assert "overlapped communication +29.8 ms" in " ".join(result.stdout.split())
     assert "ReluBackward0" in result.stdout
-    assert "--html diff.html" in result.stderr
+    assert "-o diff.html" in result.stderr
     assert "of each rank" in run(NAIVE, INTERLEAVED, "--per-rank").stdout
     assert "aten::ones_like" in run(NAIVE, INTERLEAVED, "--all").stdout
 
@@ -78,7 +78,7 @@ def test_csv_has_a_row_for_each(what: list[str], first: str, rows: int) -> None:
 def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
     """With the tables, of the requested steps, and not over an existing file."""
     page = tmp_path / "diff.html"
-    result = run(NAIVE, INTERLEAVED, "--html", page, "--html-steps", "12:13")
+    result = run(NAIVE, INTERLEAVED, "-o", "-", "-o", page, "--html-steps", "12:13")
     text = page.read_text(encoding="utf-8").replace("\\u00b7", "·")
 
     assert 0 == result.exit_code, result.output
@@ -86,8 +86,8 @@ def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
     assert "exposed communication" in result.stdout
     assert "A · step 12" in text
     assert "B · step 13" in text
-    assert 2 == run(NAIVE, INTERLEAVED, "--html", page).exit_code
-    assert 1 == run(NAIVE, INTERLEAVED, "--html", page, "--force", "--html-steps", "99").exit_code
+    assert 2 == run(NAIVE, INTERLEAVED, "-o", page).exit_code
+    assert 1 == run(NAIVE, INTERLEAVED, "-o", page, "--force", "--html-steps", "99").exit_code
     assert [page] == list(tmp_path.iterdir())
 
 
@@ -157,7 +157,7 @@ def test_several_recordings_are_the_samples() -> None:
 def test_headline_and_verdicts_agree_in_every_output(tmp_path: Path) -> None:
     """No time is saved where the step time's difference may be noise: not in the terminal, nor on either page."""
     page, against = tmp_path / "diff.html", tmp_path / "against.html"
-    shown = run(NAIVE, INTERLEAVED, "--html", page)
+    shown = run(NAIVE, INTERLEAVED, "-o", page, "-o", "-")
     view = CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["view", NAIVE, "--against", INTERLEAVED, "-o", str(against)])
     text = CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["view", NAIVE, "--against", INTERLEAVED, "--text"])
 

@@ -58,6 +58,8 @@ CASES = [
     "bench --from made/table.csv -o made",
     "flight flight/rank_0.json --json -o flight/rank_0.json",
     "cp naive own.py",
+    "log runs/a --to tensorboard --folder made/log -o runs/a/rank0.json",
+    "diff runs/a runs/b --fail-if wall>+3% -o new.html -o hard.xml",
 ]
 
 
@@ -171,7 +173,7 @@ def test_python_does_not_replace_what_a_run_was_read_from(copy: Path) -> None:
 def test_each_verb_that_writes_a_file_besides_others_is_a_case() -> None:
     """A new verb, or a new option that names a file to write, needs its case above."""
     covered = {(line.split()[0], word) for line in CASES for word in line.split()}
-    reads_nothing = {("doctor", "-o"), ("links", "-o"), ("explain", "-o")}
+    reads_nothing = {("doctor", "-o"), ("links", "-o"), ("explain", "-o"), ("cache", "-o")}
     missing = [
         (verb, param.opts[0])
         for verb in COMMANDS

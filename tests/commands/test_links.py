@@ -53,7 +53,7 @@ def run(*arguments: str) -> Result:
         (["-o", "nowhere/links.json"], "does not exist"),
         (["-o", "links.json"], "links.json already exists; --force"),
         (["--from", "links.json", "--budget", "3"], "--budget is for measuring"),
-        (["--from", "links.json", "-o", "other.json"], "-o is for measuring"),
+        (["--from", "links.json", "-o", "other.json"], "-o other.json is for measuring"),
     ],
 )
 def test_wrong_use_is_refused_in_a_line(result: Path, arguments: list[str], says: str) -> None:
@@ -110,10 +110,10 @@ def test_a_result_is_shown_as_a_table_as_json_and_as_a_page(result: Path) -> Non
     shown = run("--from", "links.json")
     assert 0 == shown.exit_code
     assert "point-to-point" in shown.output
-    assert "Next: dptrace links --from links.json --html links.html" in shown.output
+    assert "Next: dptrace links --from links.json -o links.html" in shown.output
 
     assert read_links(result) == json.loads(run("--from", "links.json", "--json", "-q").output)
-    assert 0 == run("--from", "links.json", "--html", "links.html").exit_code
+    assert 0 == run("--from", "links.json", "-o", "links.html").exit_code
     assert "Measured links" in (result.parent / "links.html").read_text()
 
 
@@ -127,7 +127,7 @@ def test_a_file_from_elsewhere_is_shown_or_refused(result: Path) -> None:
     shown = run("--from", "links.json")
     del content["collectives"]["[/b]"]["busbw_gbps"]
     result.write_text(json.dumps(content))
-    refused = run("--from", "links.json", "--html", "links.html")
+    refused = run("--from", "links.json", "-o", "links.html")
 
     assert 0 == shown.exit_code
     assert "[/b]" in shown.output

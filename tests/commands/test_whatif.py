@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,12 @@ def test_of_one_late_rank_nothing_is_left(job: Path) -> None:
 
 
 def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
-    """--export writes a trace of the predicted run, whose collectives are shorter."""
-    path = tmp_path / "predicted.json"
+    """-o FILE.json.gz writes a trace of the predicted run, whose collectives are shorter."""
+    path = tmp_path / "predicted.json.gz"
 
-    result = whatif(job, "--bandwidth", "2x", "--export", path, "-q")
+    result = whatif(job, "--bandwidth", "2x", "-o", path, "-q")
 
-    events = json.loads(path.read_text())["traceEvents"]
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     assert 0 == result.exit_code, result.output
     assert {50} == {round(e["dur"]) for e in events if "AllReduce" in e.get("name", "") and e.get("dur", 0) < 120}
 

@@ -1,11 +1,12 @@
-"""The answer of a verb in all forms that it has, and where it goes: the name of its file decides the form."""
+"""The answer of a verb in all forms that it has, and the files that it goes to: the name of a file decides its form."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,118 +18,180 @@ from dptrace.commands.shared.output import (
     csv_text,
     emit,
     json_text,
+    print_hint,
     print_written,
+    progress,
     tables_text,
-    write_page,
     write_png,
+    write_text,
 )
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from rich.console import Console
-
     from dptrace.viewers.base.marks import Drawing
 
-_SUFFIXES = {
-    "text": (".txt", ".log"),
-    "md": (".md",),
-    "json": (".json",),
-    "csv": (".csv",),
-    "html": (".html", ".htm"),
-    "svg": (".svg",),
-    "png": (".png",),
-    "pdf": (".pdf",),
-}
+Make = Callable[..., Any]
+
+
+def _write_made(make: Make, path: Path | None) -> None:
+    emit(make(), path)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """A form of answers: a kind of file."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    """Of the files' names."""
+    write: Callable[[Make, Path | None], object] = _write_made
+    """Writes what the answer makes for this form to a file, or to standard output where there is none; here, text."""
+
+
+def _write_tables(show: Make, path: Path | None) -> None:
+    if path is None:
+        show(console())
+    else:
+        write_text(path, tables_text(show))
+
+
+def _write_png(make: Make, path: Path | None) -> None:
+    drawn, width = make()
+    assert path is not None
+    write_png(drawn, path, width)
+
+
+TEXT = Form("text", (".txt", ".log"), _write_tables)
+"""Made by a function that prints on a console."""
+MARKDOWN = Form("Markdown", (".md",))
+"""Made as text. Of an answer that does not make it, the tables in a block of code."""
+JSON = Form("JSON", (".json",), lambda make, path: emit(json_text(make()), path))
+"""Made as what JSON holds."""
+CSV = Form("CSV", (".csv",), lambda make, path: emit(csv_text(make()), path))
+"""Made as a pandas.DataFrame."""
+HTML = Form("a page", (".html", ".htm"))
+"""Made as text."""
+SVG = Form("SVG", (".svg",))
+"""Made as text."""
+PNG = Form("PNG", (".png",), _write_png)
+"""Made as an SVG, and the width of the picture in pixels."""
+_FORMS = (TEXT, MARKDOWN, JSON, CSV, HTML, SVG, PNG)
 _PICTURE_WIDTH = 1200
+
+
+def drawn(draw: Callable[[], Drawing], width: int = _PICTURE_WIDTH) -> dict[Form, Make]:
+    """Return the forms of a chart: SVG, and PNG of a width in pixels."""
+
+    def picture() -> str:
+        from dptrace.viewers.base.svg import svg
+
+        return svg(draw())
+
+    return {SVG: picture, PNG: lambda: (picture(), width)}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer in its forms; each is made only where it is asked for."""
+    """An answer: for each form that it has, what makes it, or the text itself."""
 
-    tables: Callable[[Console], object]
-    """Prints text."""
-    data: Callable[[], object]
-    """Returns what JSON holds."""
-    rows: Callable[[], pd.DataFrame] | None = None
-    page: Callable[[], str] | None = None
-    chart: Callable[[], Drawing] | None = None
-    picture_width: int = _PICTURE_WIDTH
-    markdown: Callable[[], str] | None = None
-    """Short text for a ticket; without it, Markdown is the tables in a block of code."""
+    forms: Mapping[Form, Make | str]
+
+    def __or__(self, forms: Mapping[Form, Make]) -> Answer:
+        """Return the answer with further forms, or with others in their place."""
+        return Answer({**self.forms, **forms})
+
+    def write(self, form: Form, path: Path | None) -> None:
+        """Write a form to a file, whole or not at all, or to standard output.
+
+        Raises:
+            DptraceError: the file can't be written, or a picture can't be drawn here.
+        """
+        made = self.forms.get(form)
+        if form is MARKDOWN and made is None:
+            tables = self.forms[TEXT]
+            made = _fenced(click.unstyle(tables) if isinstance(tables, str) else tables_text(tables))
+        if not isinstance(made, str):
+            assert made is not None
+            form.write(made, path)
+        elif path is None:
+            click.echo(made, nl=False)
+        else:
+            write_text(path, click.unstyle(made))
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where an answer goes, and in which form: "text", "md", "json", "csv", "html", "svg" or "png"."""
+    """Where an answer goes, and in which forms."""
 
-    form: str
-    output: Path | None
-    """None is the terminal, or what standard output is."""
+    targets: tuple[tuple[Form, Path | None], ...]
+    """None is standard output."""
     force: bool
     verbosity: str
     table: str | None = None
     """Which table --csv names, for a verb that has several."""
 
+    def has(self, *forms: Form) -> bool:
+        """Whether the answer is asked for in one of the forms."""
+        return any(form in forms for form, _ in self.targets)
+
+    def only(self, form: Form) -> bool:
+        """Whether the answer is asked for in this form alone."""
+        return [form] == [asked for asked, _ in self.targets]
+
     @property
     def as_text(self) -> bool:
-        """Whether the answer is text for a reader, not data or a picture."""
-        return self.form in ("text", "md")
+        """Whether the answer is text for a reader, besides data or pictures."""
+        return self.has(TEXT, MARKDOWN)
 
     @property
     def on_terminal(self) -> bool:
         """Whether text is printed, below which hints stand."""
-        return self.output is None and self.form == "text"
+        return (TEXT, None) in self.targets
 
-    def write(self, answer: Answer) -> None:
-        """Print the answer, or write it to the file and say so.
+    def file_of(self, *forms: Form) -> Path | None:
+        """Return the first file in one of the forms; None without one."""
+        return next((path for form, path in self.targets if form in forms and path is not None), None)
+
+    def refuse_besides_words(self, answer: str) -> None:
+        """Refuse forms but text, Markdown and JSON of an answer that has no others.
 
         Raises:
-            DptraceError: the file can't be written, or a package that draws PNG is missing.
+            UsageError: one is asked for.
         """
-        if self.on_terminal:
-            answer.tables(console())
-        elif self.form == "html":
-            assert self.output is not None
-            assert answer.page is not None
-            write_page(self.output, answer.page, self.verbosity)
-        elif self.form == "png":
-            assert self.output is not None
-            write_png(_svg(answer), self.output, answer.picture_width)
-            print_written(self.output, self.verbosity)
-        elif self.form == "md" and answer.markdown is not None:
-            self._emit(answer.markdown())
-        else:
-            self.write_text(_text(answer, self.form))
+        for form, path in self.targets:
+            if form not in (TEXT, MARKDOWN, JSON):
+                raise UsageError(f"{path or form.name}: {answer} is told as text, Markdown or JSON.")
 
-    def write_text(self, text: str) -> None:
-        """Write a text in this form, and say so where it is in a file."""
-        self._emit(_fenced(text) if self.form == "md" else text)
+    def also(self, form: Form, path: Path) -> Destination:
+        """Return the destination with another file, after checking that it can be written.
 
-    def _emit(self, text: str) -> None:
-        emit(text, self.output)
-        if self.output is not None:
-            print_written(self.output, self.verbosity)
+        Raises:
+            UsageError: the message says what to do instead.
+        """
+        check_output(path, self.force)
+        return replace(self, targets=(*self.targets, (form, path)))
 
+    def write(self, answer: Answer) -> None:
+        """Print the answer, or write it to the files and say so.
 
-def _text(answer: Answer, form: str) -> str:
-    if form == "svg":
-        return _svg(answer)
-    if form == "json":
-        return json_text(answer.data())
-    if form == "csv":
-        assert answer.rows is not None
-        return csv_text(answer.rows())
-    return tables_text(answer.tables)
+        Raises:
+            DptraceError: a file can't be written, or a picture can't be drawn here.
+        """
+        # Files first: a reader of standard output may leave.
+        for form, path in sorted(self.targets, key=lambda target: target[1] is None):
+            if path is None:
+                answer.write(form, path)
+                continue
+            with progress("Writing", self.verbosity, measured=False):
+                answer.write(form, path)
+            print_written(path, self.verbosity)
 
 
-def _svg(answer: Answer) -> str:
-    from dptrace.viewers.base.svg import svg
-
-    assert answer.chart is not None
-    return svg(answer.chart())
+def write_files(folder: Path, files: Mapping[str, Make]) -> None:
+    """Write files into a folder, each in the form that its name says, whole or not at all."""
+    for name, make in files.items():
+        form_of(Path(name), _FORMS).write(make, folder / name)
 
 
 def _fenced(text: str) -> str:
@@ -137,39 +200,71 @@ def _fenced(text: str) -> str:
     return f"{fence}text\n{text.rstrip()}\n{fence}\n"
 
 
+_NO_ALIASES: Mapping[str, Form] = MappingProxyType({})
+
+
 def answer_options(
-    *drawn: str, csv: str | Callable[[Any], Any] | None = None, markdown: str = ""
+    *drawn: Form,
+    csv: str | Callable[[Any], Any] | None = None,
+    markdown: str = "",
+    aliases: Mapping[str, Form] = _NO_ALIASES,
 ) -> Callable[[Any], Any]:
     """Add --json, --csv, --markdown, -o and --force as one argument *to*, a Destination checked before any work.
 
     Args:
-        drawn: the pages and pictures that the verb has: "html", "svg", "png".
+        drawn: forms that the verb has besides: pages and pictures.
         csv: the help of --csv, or the option if it names a table; None for a verb that has no CSV.
         markdown: the help of --markdown; empty for a verb whose Markdown is only written to files.
+        aliases: as of :func:`file_options`.
     """
-    forms = ("text", "md", "json", *(("csv",) if csv else ()), *drawn)
+    forms = (TEXT, MARKDOWN, JSON, *((CSV,) if csv else ()), *drawn)
     flag = click.option("--csv", "as_csv", is_flag=True, help=csv) if isinstance(csv, str) else csv
     short = click.option("--markdown", "as_markdown", is_flag=True, help=markdown) if markdown else None
-    output = f"Write to this file, by its name: {_listed(forms)}."
+    return file_options(*forms, flags=(json_option, *filter(None, (flag, short))), aliases=aliases)
+
+
+def file_options(
+    *forms: Form,
+    flags: Sequence[Callable[[Any], Any]] = (),
+    aliases: Mapping[str, Form] = _NO_ALIASES,
+    about: str = "",
+    printed: bool = False,
+) -> Callable[[Any], Any]:
+    """Add -o, which may be repeated, and --force as one argument *to*, a Destination checked before any work.
+
+    Args:
+        forms: those that files can have; text is also printed.
+        flags: options that choose a form.
+        aliases: hidden options that each name a file of a form, as -o does now.
+        about: what is written where -o is left out, for its help.
+        printed: whether the answer is printed besides what is written.
+    """
+    text = f"Write a file: {_listed(forms)}; repeatable.{about}"
+    output = OutputFile(dash=TEXT in forms)
     options = group(
-        json_option,
-        *(filter(None, (flag, short))),
-        click.option("-o", "--output", type=OutputFile(dash=True), help=output),
+        *flags,
+        click.option("-o", "--output", "outputs", type=output, multiple=True, help=text),
+        *(click.option(f"--{name}", f"alias_{name}", type=OutputFile(), hidden=True) for name in aliases),
         force_option,
     )
 
     def destination(ctx: click.Context, param: click.Parameter, value: object) -> Destination:
-        given = {name: ctx.params.pop(f"as_{name}", None) for name in ("json", "csv", "markdown")}
-        output, force = ctx.params.pop("output"), ctx.params.pop("force")
-        output = output if isinstance(output, Path) else None
-        table = given["csv"] if isinstance(given["csv"], str) else None
-        asked = [name for name, value in given.items() if value is True or isinstance(value, str)]
-        return Destination(_form(output, asked, force, forms), output, force, ctx.params["verbosity"], table)
+        given = {name: ctx.params.pop(f"as_{name}", None) for name in _FLAGS}
+        force, verbosity, outputs = ctx.params.pop("force"), ctx.params["verbosity"], ctx.params.pop("outputs")
+        outputs += (None,) * (TEXT in forms and (printed or not outputs) and None not in outputs)
+        targets = _targets(outputs, [name for name in _FLAGS if given[name]], force, forms)
+        to = Destination(targets, force, verbosity, given["csv"] if isinstance(given["csv"], str) else None)
+        for name, form in aliases.items():
+            if (path := ctx.params.pop(f"alias_{name}")) is not None:
+                print_hint(f"--{name} FILE is now -o FILE: name it {form.suffixes[0]}.", verbosity)
+                to = to.also(form_of(path, (form,)), path)
+        _refuse_twice(to)
+        return to
 
     def add(function: Any) -> Any:
         function = options(function)
         # click keeps parameters in the order of decorators, the lowest first: this one is processed after all others.
-        function.__click_params__.insert(0, _Unnamed(["--to"], hidden=True, callback=destination))
+        function.__click_params__.insert(0, _Unnamed(["to", "--destination"], hidden=True, callback=destination))
         return function
 
     return add
@@ -182,22 +277,39 @@ class _Unnamed(click.Option):
         """Leave it out."""
 
 
-def _form(output: Path | None, asked: Sequence[str], force: bool, forms: Sequence[str]) -> str:
-    """Return the form that the options ask for, after checking that the file can be written and has a fitting name."""
-    if len(asked) > 1:
-        raise UsageError(f"Choose one of {' and '.join(f'--{name}' for name in asked)}.")
-    option = "".join(asked)
-    kind = "md" if option == "markdown" else option
-    if output is None:
-        return kind or forms[0]
-    if not kind:
-        return check_file(output, force, forms)
-    check_output(output, force)
-    other = {suffix for form, suffixes in _SUFFIXES.items() if form not in ("text", kind) for suffix in suffixes}
-    if output.suffix.lower() in other:
-        written = "Markdown" if kind == "md" else kind.upper()
-        raise UsageError(f"{output}: --{option} writes {written}; name the file .{kind}.")
-    return kind
+_FLAGS = {"json": JSON, "csv": CSV, "markdown": MARKDOWN}
+
+
+def _targets(
+    outputs: Sequence[Path | None], flags: Sequence[str], force: bool, forms: Sequence[Form]
+) -> tuple[tuple[Form, Path | None], ...]:
+    """Return where the options send the answer, after checking that files can be written and have fitting names."""
+    if len(flags) > 1:
+        raise UsageError(f"Choose one of {' and '.join(f'--{name}' for name in flags)}.")
+    asked = _FLAGS[flags[0]] if flags else None
+    targets = []
+    for path in outputs:
+        if path is not None:
+            check_output(path, force)
+        # What a flag asks for goes to standard output, and to a file whose name says nothing else.
+        if asked is not None and (path is None or _named(path, (*forms, *_FORMS)) in (None, TEXT, asked)):
+            targets.append((asked, path))
+        else:
+            targets.append((TEXT if path is None else form_of(path, forms), path))
+    if asked is not None and asked not in (form for form, _ in targets):
+        advice = f"name the file {asked.suffixes[0]}, or add -o - to print it"
+        raise UsageError(f"{targets[0][1]}: --{flags[0]} writes {asked.name}; {advice}.")
+    return tuple(targets)
+
+
+def _refuse_twice(to: Destination) -> None:
+    """Refuse a file that would hold two answers, or the same one twice."""
+    places = set[Path | None]()
+    for _, path in to.targets:
+        place = None if path is None else path.resolve()
+        if place in places:
+            raise UsageError(f"{path or '-'} is named twice: it can hold one answer. Name two files.")
+        places.add(place)
 
 
 def refuse(contradictions: Iterable[tuple[object, str]]) -> None:
@@ -211,29 +323,22 @@ def refuse(contradictions: Iterable[tuple[object, str]]) -> None:
             raise UsageError(advice)
 
 
-def check_file(path: Path, force: bool, forms: Sequence[str]) -> str:
-    """Check before any work that a file can be written, and return its form, as :func:`form_of`.
-
-    Raises:
-        UsageError: the message says what to do instead.
-    """
-    check_output(path, force)
-    return form_of(path, forms)
-
-
-def form_of(path: Path, forms: Sequence[str]) -> str:
+def form_of(path: Path, forms: Sequence[Form]) -> Form:
     """Return the form that a file's name says, of those that can be written; the first for a name without a suffix.
 
     Raises:
         UsageError: it is none of them.
     """
-    suffix = path.suffix.lower()
-    found = next((form for form in forms if suffix in _SUFFIXES[form]), None if suffix else forms[0])
-    if found is None:
-        raise UsageError(f"{path}: {suffix} can't be written here; name the file {_listed(forms)}.")
-    return found
+    found = _named(path, forms)
+    if found is None and path.suffix:
+        raise UsageError(f"{path}: {path.suffix} can't be written here; name the file {_listed(forms)}.")
+    return found or forms[0]
 
 
-def _listed(forms: Sequence[str]) -> str:
-    *most, last = (_SUFFIXES[form][0] for form in forms)
+def _named(path: Path, forms: Sequence[Form]) -> Form | None:
+    return next((form for form in forms if path.name.lower().endswith(form.suffixes)), None)
+
+
+def _listed(forms: Sequence[Form]) -> str:
+    *most, last = (form.suffixes[0] for form in forms)
     return f"{', '.join(most)} or {last}" if most else last

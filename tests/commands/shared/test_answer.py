@@ -13,7 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
+from dptrace.model.link_report import link_report
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.links_samples import measured
 from tests.support.pictures import png_test
 
 LOOKS: dict[str, Callable[[str], bool]] = {
@@ -21,6 +23,7 @@ LOOKS: dict[str, Callable[[str], bool]] = {
     "csv": lambda text: len(pd.read_csv(StringIO(text)).columns) > 2,
     "html": lambda text: text.startswith("<!DOCTYPE html>"),
     "svg": lambda text: text.startswith("<svg "),
+    "xml": lambda text: "<testcase" in text,
     "txt": lambda text: not re.match("[`{<]", text),
     "md": lambda text: text.startswith(("# ", "```text\n")) and text.endswith("\n```\n") != text.startswith("# "),
 }
@@ -31,6 +34,7 @@ VERBS = {
     "kernels RUN": "csv",
     "kernels RUN --by host": "csv",
     "diff RUN OTHER": "csv html",
+    "diff RUN OTHER --fail-if wall>+90%": "csv html xml",
     "critical-path RUN": "csv html",
     "whatif RUN": "csv html",
     "whatif RUN --world-size 2,4": "html svg",
@@ -39,6 +43,7 @@ VERBS = {
     "memory --params 1e9": "",
     "explain ring": "html",
     "doctor": "",
+    "cache": "",
 }
 """Each verb, and its forms besides text, Markdown and JSON."""
 NEVER = ("pdf", "xlsx", "htmlx", "gz")
@@ -87,12 +92,56 @@ def test_the_name_of_a_file_decides_its_form(line: str, folder: Path) -> None:
 def test_a_form_that_a_verb_does_not_have_is_refused(line: str, folder: Path) -> None:
     """Before any work: the message names the suffixes that it has, and nothing is written."""
     has = ("txt", "md", "json", *VERBS[line].split())
-    for form in sorted({*LOOKS, *NEVER} - set(has) - ({"svg"} if line == "whatif RUN" else set())):
+    for form in sorted(
+        {*LOOKS, *NEVER} - set(has) - ({"whatif RUN": {"svg"}, "diff RUN OTHER": {"xml"}}.get(line) or set())
+    ):
         path = folder / f"answer.{form.upper()}"
         done = asked(line, "-o", path.name)
         assert (2, "", False) == (done.exit_code, done.stdout, path.exists()), (form, done.output)
         if "2,4" not in line:
             assert all(f".{name}" in done.stderr for name in has), done.stderr
+
+
+@pytest.mark.heavy
+def test_several_files_hold_an_answer_each(folder: Path) -> None:
+    """Nothing is printed but for -, of which a flag says the form; one that can't be written prevents all."""
+    names = [f"all.{form}" for form in LOOKS if form != "svg"]
+    options = [word for name in names for word in ("-o", name)]
+    line = "diff RUN OTHER --fail-if wall>+90%"
+    refused = asked(line, *options, "-o", "none/x.csv")
+    assert (2, []) == (refused.exit_code, [*folder.glob("all.*")])
+    done = asked(line, *options, "-o", "-", "--json")
+    assert (0, (folder / "all.json").read_text()) == (done.exit_code, done.stdout), done.output
+    assert "" == asked(line, *options, "--force").stdout
+    for name in names:
+        assert LOOKS[name[4:]]((folder / name).read_text(encoding="utf-8")), name
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "path", "printed"),
+    [
+        ("diff RUN OTHER", "--html", "x.html", True),
+        ("diff RUN OTHER --fail-if wall>+90%", "--junit", "x.xml", True),
+        ("whatif RUN", "--export", "x.pftrace", True),
+        ("links --from links.json", "--html", "x.html", True),
+    ],
+)
+def test_options_of_earlier_versions_write_what_o_writes(
+    line: str, old: str, path: str, printed: bool, folder: Path
+) -> None:
+    """Besides the answer, as they did; a line names the new way, and help no longer the old."""
+    (folder / "links.json").write_text(json.dumps(link_report(measured(ranks=2))))
+    now = asked(line, *("-o", "-") * printed, "-o", path)
+    made = (folder / path).read_bytes()
+    before = asked(line, old, path, "--force")
+
+    assert (0, 0, now.stdout) == (now.exit_code, before.exit_code, before.stdout), before.output
+    assert len(made) == len((folder / path).read_bytes())
+    assert f"{old} FILE is now -o FILE" in before.stderr
+    assert f"{old} " not in asked(line.split()[0], "--help").stdout
+    assert "is now" not in asked(line, old, path, "--force", "-q").stderr
+    (folder / path).unlink()
 
 
 def test_a_fence_is_longer_than_any_in_a_name(folder: Path) -> None:

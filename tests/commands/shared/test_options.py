@@ -25,9 +25,9 @@ SHARED = {
     "--verbose": (*READING, "critical-path"),
     "--strict": (*READING, "critical-path", "hta"),
     "--json": tuple(verb for verb in COMMANDS if verb not in ("record", "view", "report", "export", "cp", *SERVING)),
-    "--output": tuple(verb for verb in COMMANDS if verb not in ("cache", "cp", "log", *SERVING)),
+    "--output": tuple(verb for verb in COMMANDS if verb not in ("cp", *SERVING)),
     "--quiet": tuple(verb for verb in COMMANDS if verb not in SERVING),
-    "--force": tuple(verb for verb in COMMANDS if verb not in ("cache", "log", *SERVING)),
+    "--force": tuple(verb for verb in COMMANDS if verb not in SERVING),
 }
 
 

@@ -100,14 +100,14 @@ def test_a_dash_is_stdout_only_where_it_is_allowed() -> None:
         "view RUN -o x.svg",
         "report RUN -o x.json",
         "diff RUN RUN --csv -o x.json",
-        "diff RUN RUN --html x.json",
+        "diff RUN RUN -o x.html -o x.svg",
         "whatif RUN --csv -o x.json",
         "whatif RUN --json -o x.html",
         "critical-path RUN --json -o x.csv",
         "hta RUN overlap --csv -o x.html",
         "predict --params 1e9 --json -o x.svg",
         "explain ring --json -o x.html",
-        "links --from links.json --html x.json",
+        "links --from links.json -o x.svg",
     ],
 )
 def test_a_file_holds_what_its_name_says(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
