@@ -26,8 +26,8 @@ from dptrace.viewers.terminal.summary import length_words, step_parts, utilizati
 
 LINES = 24
 """Of a usual terminal; one of them is what to type next."""
-_SIZES = ((3, 4, 2), (3, 3, 2), (3, 4, 1), (3, 3, 1), (3, 2, 1), (2, 2, 1), (1, 2, 1))
-"""Findings, ranks, and lines of a finding's text and of its advice: the first that fits."""
+_SIZES = ((3, 4, 3), (3, 3, 3), (3, 4, 1), (3, 3, 1), (3, 2, 1), (3, 2, 0), (2, 2, 1), (2, 2, 0), (1, 2, 1))
+"""Findings, ranks, and findings whose text and advice have two lines each: the first that fits."""
 _MORE = "More: --all --findings --split --communication --collectives --idle --notes"
 _NAMED_SHARE = 0.01
 """Share of a step from which a part has a name in the bar; twice that gives it a column."""
@@ -148,19 +148,19 @@ def _short(findings: Sequence[Finding], width: int, deep: int) -> Iterator[Text]
     """Yield the lines of each finding: its figure and what it is; the range of the figure and what to do.
 
     Args:
-        deep: lines of what it is, and of what to do.
+        deep: how many of them have two lines for what they are, and two for what to do.
     """
     figures = [(f"{milliseconds(ns)} ms", share(of)) for ns, of in (finding.figure for finding in findings)]
     first = max((len(figure) for figure, _ in figures), default=0)
     heads = [f"{figure:>{first}}  {of:>5}" for figure, of in figures]
     ranges = [_range(finding) for finding in findings]
     left = max((cell_len(text) for text in (*heads, *ranges)), default=0)
-    for finding, head, between in zip(findings, heads, ranges, strict=True):
+    for place, (finding, head, between) in enumerate(zip(findings, heads, ranges, strict=True)):
         for start, text, style in ((head, finding.text, "bold"), (between, f"→ {finding.advice}", "dim")):
             room = width - left - 2
             cut = clause(text, room)
             # A line that says less than half of what fits gets another.
-            cut = clause(text, 2 * room - 8) if deep > 1 or cell_len(cut) < room / 2 < cell_len(text) / 2 else cut
+            cut = clause(text, 2 * room - 8) if place < deep or cell_len(cut) < room / 2 < cell_len(text) / 2 else cut
             for line in wrapped(plain(cut), room):
                 yield Text(f"{start:>{len(head)}}".ljust(left + 2), style=style).append_text(
                     Text(line.plain, "not bold not dim")
