@@ -251,16 +251,15 @@ class Plan:
 
 # Windows that the launcher asks for while training runs: all ranks begin one at the same step.
 #
-# The launcher writes a file. Rank 0 finds it, chooses a step far enough ahead and publishes it through the ranks'
-# key-value store; the other ranks look there. No collective is needed, which would show in the trace.
+# The launcher writes a file. Rank 0 finds it and publishes it through the ranks' key-value store; each rank says that
+# it has seen it, and from then on looks at each step. Only then rank 0 chooses the step, so that none can miss it,
+# however long the steps are. No collective is needed, which would show in the trace.
 
 
 _POLL_NS = 50_000_000
 """A rank looks for requests at most this often: on shared storage, or in the store, each look takes time."""
-_LEAD_S = 0.4
-"""Seconds between the choice of a step and its beginning; several polls of the other ranks."""
-_LEAD_STEPS = 2
-"""Ranks may be this many steps apart although they exchange gradients in each."""
+_LEAD_STEPS = 4
+"""Steps between the choice of a step and its beginning: ranks may be some apart although they exchange gradients."""
 
 
 class Request(NamedTuple):
@@ -277,43 +276,53 @@ class WindowRequests:
 
     Args:
         folder: where the requests are.
-        poll_ns: how often to look for one, at most.
-        lead_s: how long before its first step a request is published; several polls of the other ranks.
     """
 
-    def __init__(
-        self, folder: Path, rank_store: RankStore, poll_ns: int | None = None, lead_s: float = _LEAD_S
-    ) -> None:
-        self._folder, self._rank_store, self._lead_s = folder, rank_store, lead_s
-        self._poll_ns = _POLL_NS if poll_ns is None else poll_ns
+    def __init__(self, folder: Path, rank_store: RankStore) -> None:
+        self._folder, self._rank_store = folder, rank_store
         self._next = 1
         self._polled_ns = time.monotonic_ns()
-        self._polled_step = 0
-        self._step_s = 0.0
+        self._seen: dict[str, Any] | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether this rank has seen a request that has no step yet, and must look at each of its steps."""
+        return self._seen is not None
 
     def poll(self, step: int) -> Request | None:
-        """Return the next request, if there is one; *step* is about to begin."""
-        now = time.monotonic_ns()
-        if now - self._polled_ns < self._poll_ns:
-            return None
-        if step > self._polled_step:
-            self._step_s = (now - self._polled_ns) / 1e9 / (step - self._polled_step)
-        self._polled_ns, self._polled_step = now, step
+        """Return the next request, if its step is chosen; *step* is about to begin."""
         key = f"request/{self._next}"
-        text = self._lead(key, step) if self._rank_store.rank == 0 else self._rank_store.peek(key)
-        if text is None:
+        if self._seen is None:
+            self._seen = self._look(key)
+            if self._seen is None:
+                return None
+            self._rank_store.arrive(f"{key}/seen")
+        first = self._choose(key, step) if self._rank_store.rank == 0 else self._rank_store.peek(f"{key}/first")
+        if first is None:
             return None
-        self._next += 1
-        return Request(**json.loads(text))
+        request = Request(self._seen["kind"], int(first), self._seen.get("steps"))
+        self._next, self._seen = self._next + 1, None
+        return request
 
-    def _lead(self, key: str, step: int) -> str | None:
+    def _look(self, key: str) -> dict[str, Any] | None:
+        now = time.monotonic_ns()
+        if now - self._polled_ns < _POLL_NS:
+            return None
+        self._polled_ns = now
+        if self._rank_store.rank != 0:
+            text = self._rank_store.peek(key)
+            return None if text is None else dict(json.loads(text))
         try:
-            asked = json.loads(request_path(self._folder, self._next).read_text(encoding="utf-8"))
+            asked = dict(json.loads(request_path(self._folder, self._next).read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return None
-        lead = 0
-        if self._rank_store.size > 1:
-            lead = _LEAD_STEPS + math.ceil(self._lead_s / self._step_s) if self._step_s else _LEAD_STEPS
-        text = json.dumps({"kind": asked["kind"], "first": step + lead, "steps": asked.get("steps")})
-        self._rank_store.publish(key, text)
-        return text
+        self._rank_store.publish(key, json.dumps(asked))
+        return asked
+
+    def _choose(self, key: str, step: int) -> str | None:
+        # None have arrived where nothing connects the ranks, or there is one.
+        if 0 < self._rank_store.count(f"{key}/seen") < self._rank_store.size:
+            return None
+        first = str(step + (_LEAD_STEPS if self._rank_store.size > 1 else 0))
+        self._rank_store.publish(f"{key}/first", first)
+        return first

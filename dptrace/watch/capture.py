@@ -1,7 +1,7 @@
 """Captures in a rank: the next steps are recorded with the profiler, as a run of its own, while the job goes on.
 
-Who asks writes ``request-N.json`` into the watch's folder. Rank 0 finds it and tells the others from which step on
-through the key-value store that the ranks share, so that all begin at the same step without a collective.
+Who asks writes ``request-N.json`` into the watch's folder; :class:`~dptrace.record.windows.WindowRequests` lets all
+ranks begin at the same step without a collective.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dptrace.record.windows import Plan, Request, WindowRequests, recorded_windo
 
 _POLL_NS = 1_000_000_000
 """How often a rank looks for requests: in the store each look takes about 0.1 ms."""
-_LEAD_S = 2.5
 _WARMUP = 2
 
 
@@ -45,8 +44,9 @@ class Captures:
 
     @property
     def is_due(self) -> bool:
-        """Whether each step matters: the profiler is on, or will be at a certain step."""
-        return self._asked is not None or self.is_profiling
+        """Whether each step matters: the profiler is on, or will be at a certain step, or one is being chosen."""
+        pending = self._requests is not None and self._requests.is_pending
+        return pending or self._asked is not None or self.is_profiling
 
     @property
     def is_profiling(self) -> bool:
@@ -78,7 +78,7 @@ class Captures:
         if self._requests is None:
             if messages.world_size() > 1 and not (dist.is_available() and dist.is_initialized()):
                 return None  # the ranks share no store
-            self._requests = WindowRequests(self._folder, RankStore("watch"), 0, _LEAD_S)
+            self._requests = WindowRequests(self._folder, RankStore("watch"))
         return self._requests.poll(next_step)
 
     def _begin(self, asked: Request) -> None:

@@ -110,8 +110,8 @@ def test_a_training_that_is_too_short_gets_advice_that_can_be_followed(made: int
 # Windows that begin while training runs.
 
 
-def test_all_ranks_begin_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 chooses a step ahead of its own, and the others find it, wherever they are."""
+def _requests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[WindowRequests]:
+    """Return those of three ranks, and ask for a window."""
     monkeypatch.setattr("dptrace.record.windows._POLL_NS", 0)
     store = torch.distributed.HashStore()
     monkeypatch.setattr("dptrace.record.distributed._store", lambda: store)
@@ -119,11 +119,33 @@ def test_all_ranks_begin_at_the_same_step(tmp_path: Path, monkeypatch: pytest.Mo
     ranks = []
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
-        ranks.append(WindowRequests(tmp_path, RankStore("x")))
-    request_path(tmp_path, 1).write_text(json.dumps({"kind": "record"}))
+        ranks.append(WindowRequests(folder, RankStore("x")))
+    request_path(folder, 1).write_text(json.dumps({"kind": "record", "steps": 7}))
+    return ranks
 
-    assert ranks[1].poll(99) is None
+
+def test_all_ranks_begin_at_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 chooses a step ahead of its own once all have seen the request, and the others find it."""
+    ranks = _requests(tmp_path, monkeypatch)
+
+    assert [None, None, None] == [requests.poll(99) for requests in ranks]
     answers = [requests.poll(step) for requests, step in zip(ranks, (100, 101, 99), strict=True)]
     assert answers[0] is not None
-    assert answers[0].first > 100
+    assert answers[0].first > 101
+    assert 7 == answers[0].steps
     assert 1 == len(set(answers))
+
+
+def test_no_rank_can_miss_a_step_however_long_it_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank looks rarely while the others make step after step, as after a slow one: no step is chosen before."""
+    ranks = _requests(tmp_path, monkeypatch)
+
+    for step in range(500):
+        assert (None, None) == (ranks[0].poll(step), ranks[1].poll(step))
+    assert not ranks[2].is_pending
+    assert ranks[2].poll(500) is None
+    assert ranks[2].is_pending
+    chosen = [requests.poll(501) for requests in ranks]
+    assert chosen[0] is not None
+    assert chosen[0].first > 501
+    assert 1 == len(set(chosen))
