@@ -39,7 +39,7 @@ def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> 
     for file in pages:
         assert f"dptrace/{file.relative_to(ROOT)}" in names
     assert {"dptrace"} == {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert os.path.getsize(wheel) < 1_800_000
+    assert os.path.getsize(wheel) < 1_900_000
 
 
 @pytest.mark.heavy
@@ -49,12 +49,12 @@ def test_the_sdist_holds_what_tests_and_docs_need_and_builds_the_same_wheel(tmp_
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     (root,) = (tmp_path / "unpacked").iterdir()
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     wheels = [
         next(WheelBuilder(str(folder)).build(directory=str(tmp_path / name), versions=["standard"]))
         for name, folder in (("clone", ROOT), ("sdist", root))
     ]
 
-    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     for folder in ("benchmarks", "docs", "dptrace", "tests", "traces", "trainers", "viewers"):
         assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.[pm][yd]")} - files <= {
             str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "reference" / "cli").glob("*.md")

@@ -79,7 +79,7 @@ def test_each_cycle_of_one_process_is_a_run(tmp_path: Path) -> None:
         run = dptrace.open(tmp_path / "runs" / name)
         assert ("complete", 2) == (run.metadata["status"], run.metadata["ranks"][0]["recorded_steps"])
         assert [f"ProfilerStep#{step}" for step in steps] == list(run.steps()["step"])
-    assert 2 == done.stderr.count("Mean step")
+    assert 2 == done.stderr.count("\nA step takes ")
     with pytest.raises(UsageError, match="already contains a run"):
         trace_handler(tmp_path / "runs" / "x")
 
