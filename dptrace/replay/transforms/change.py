@@ -301,6 +301,8 @@ class HostTime(Change, frozen=True, eq=False):
     def apply(self, model: Model) -> Model:
         durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
         for process, when in zip(model.processes, self.when, strict=True):
+            if not len(when[0]):
+                continue
             pieces = host_pieces(model, process)
             inside = covered(when, pieces.end_ns) - covered(when, pieces.start_ns)
             pieces.cut(np.minimum(inside, pieces.length_ns), durations, lags)
