@@ -73,7 +73,7 @@ class Run:
     figures_only: bool = False
     """Whether the timelines hold only communication; the figures are those of all intervals."""
     sources: Any = field(default=None, compare=False)
-    """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run built in memory."""
+    """The files that the run was read from (``readers.discovery.Sources``); None for a run built in memory."""
     rereader: Rereader | None = field(default=None, compare=False)
     """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
     answers: AnswerStore | None = field(default=None, compare=False)
