@@ -453,10 +453,10 @@ def advise(run: RunData | None = None, **description: Any) -> Advice:
 
 @speaks_python()
 def memory(**description: Any) -> dict[str, Any]:
-    """Compute what a training takes on each GPU: the contents of ``dptrace memory --json``.
+    """Compute what a training takes on each GPU: the contents of ``dptrace predict --memory --json``.
 
     Args:
-        description: the options of ``dptrace memory`` with underscores: ``params=7e9, gpus=64, strategy="fsdp"``.
+        description: its options with underscores: ``params=7e9, gpus=64, strategy="fsdp"``.
 
     Raises:
         UsageError: the description is incomplete or contradicts itself.

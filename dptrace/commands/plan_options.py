@@ -1,4 +1,4 @@
-"""What the three planners share: options that describe a training, and how an answer is written."""
+"""What the planners share: options that describe a training, and how an answer is written."""
 
 from __future__ import annotations
 
@@ -39,15 +39,30 @@ def _option(name: str, option: Option, default: Any) -> Any:
     return click.option(flag, type=kind, default=default, metavar=option.metavar, help=text)
 
 
-_OPTIONS = [(_option(name, *declared), declared[0].timed) for name, declared in OPTIONS.items()]
-memory_options = group(*(option for option, timed in _OPTIONS if not timed))
-"""What the memory of a training depends on."""
 _LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 plan_options = group(
-    *(option for option, _ in _OPTIONS),
+    *(_option(name, *declared) for name, declared in OPTIONS.items()),
     click.option("--links", type=click.Path(path_type=Path), metavar="FILE", help=_LINKS),
 )
 """What the time of a training depends on."""
+_OF_RECORDINGS = {"comm_patterns", "phase_labels", "step_range", "strict", "cache", "jobs", "ranks", "steps"}
+_SPELLED = {"comm_patterns": "comm-pattern", "cache": "no-cache", "message_bytes": "bytes"}
+"""Options that are not called as their parameter."""
+
+
+def refuse_timed() -> None:
+    """Refuse options that only the time of a step depends on, and those that choose what of a recording is read.
+
+    Raises:
+        UsageError: one is on the command line.
+    """
+    timed = {name for name, (option, _) in OPTIONS.items() if option.timed}
+    if extra := sorted(given_options() & {*timed, *_OF_RECORDINGS, "links", "message_bytes", "gamma", "tokens"}):
+        raise UsageError(f"--{_spelled(extra[0])}: the memory of a training does not depend on it; leave it out.")
+
+
+def _spelled(name: str) -> str:
+    return _SPELLED.get(name, name.replace("_", "-"))
 
 
 def refuse_description(but: Container[str] = ()) -> None:
@@ -62,8 +77,7 @@ def refuse_description(but: Container[str] = ()) -> None:
     described = {*OPTIONS, "links", "message_bytes", "gamma", "tokens"}
     for name in sorted(given_options() & described):
         if name not in but:
-            option = name.removeprefix("message_").replace("_", "-")
-            raise UsageError(f"--{option} describes a training; a recording describes itself.")
+            raise UsageError(f"--{_spelled(name)} describes a training; a recording describes itself.")
 
 
 def description_of(options: dict[str, Any]) -> Description:
@@ -91,13 +105,8 @@ def plan_of(options: dict[str, Any], links: Path | None) -> Description:
 
 
 def _refuse_reading_options() -> None:
-    options = {"comm_patterns": "comm-pattern", "cache": "no-cache"}
-    if extra := sorted(
-        given_options() & {"comm_patterns", "phase_labels", "step_range", "strict", "cache", "jobs", "ranks", "steps"}
-    ):
-        raise UsageError(
-            f"--{options.get(extra[0], extra[0].replace('_', '-'))} is about a recording; name its folder, too."
-        )
+    if extra := sorted(given_options() & _OF_RECORDINGS):
+        raise UsageError(f"--{_spelled(extra[0])} is about a recording; name its folder, too.")
 
 
 def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
@@ -172,7 +181,7 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
     from dptrace.model.training.communication import Network, message_costs, nominal_network
 
     for name in sorted(given_options() - _USED - _OUTPUT):
-        raise UsageError(f"--{name.replace('_', '-')} describes a training; --bytes is one message.")
+        raise UsageError(f"--{_spelled(name)} describes a training; --bytes is one message.")
     found = Description(gpus=options["gpus"], gpus_per_node=options["gpus_per_node"], link=options["link"])
     gamma = gamma_ps * 1e-12 if gamma_ps is not None else None
     if links is not None:

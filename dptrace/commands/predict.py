@@ -1,4 +1,4 @@
-"""``dptrace predict``: the time of a step on any number of GPUs."""
+"""``dptrace predict``: the time of a step on any number of GPUs, and the memory that it takes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 import click
 
 from dptrace.commands.plan_options import (
+    description_of,
     plan_of,
     plan_options,
     predict_message,
     refuse_description,
+    refuse_timed,
     write_plan,
 )
 from dptrace.commands.shared.answer import HTML, PNG, SVG, Destination, answer_options
 from dptrace.commands.shared.numbers import Amount, NumberType
 from dptrace.commands.shared.options import (
     Selection,
+    given_options,
     reading_options,
     selection_options,
     verbosity_options,
@@ -32,10 +35,13 @@ Examples:
   dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # each strategy: what fits, is fastest
   dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
   dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with charts and tables
+  dptrace predict --memory --params 7e9                            # what each GPU holds, and whether it fits
   dptrace predict --bytes 208MB --gpus 4 --link 5us:25GB/s         # one message, by each collective
   dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
   dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
+  dptrace predict --memory runs/fsdp                               # what its ranks held, next to the formulas
 """
+_MEMORY = "Instead of its time, what a training takes on each GPU, and whether it fits."
 _BYTES = "Instead of a training, one message by every collective: 208MB (of 10⁶ bytes)."
 _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
 
@@ -43,6 +49,7 @@ _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
 @click.command(epilog=_EXAMPLES)
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path())
 @plan_options
+@click.option("--memory", is_flag=True, help=_MEMORY)
 @click.option("--bytes", "message_bytes", type=Amount(), metavar="SIZE", help=_BYTES)
 @click.option("--gamma", type=NumberType(), metavar="PS", help=_GAMMA)
 @click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
@@ -53,6 +60,7 @@ _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
 def command(
     run: str | None,
     links: Path | None,
+    memory: bool,
     message_bytes: float | None,
     gamma: float | None,
     tokens: float | None,
@@ -69,8 +77,14 @@ def command(
     recomputation are chosen.
     With the folder of a recorded data-parallel training, its own times are predicted for other numbers of ranks. The
     assumptions are printed with it; docs/guides/plan.md compares predictions with published measurements.
+
+    --memory counts state by the number types and the optimizer, 16 bytes a parameter for Adam in mixed precision, and
+    activations by the formulas of Korthikanti et al. (arXiv 2205.05198). With the folder of a recording, its measured
+    figures are listed next to the expected ones.
     """
-    if run is not None:
+    if memory:
+        content = _memory(run, to, described)
+    elif run is not None:
         content = _recorded(run, selection, read_options, verbosity)
     elif message_bytes is not None:
         content = predict_message(described, links, message_bytes, gamma)
@@ -81,6 +95,19 @@ def command(
 
         content = predict_report(plan_of(described, links), tokens)
     write_plan(content, to)
+
+
+def _memory(run: str | None, to: Destination, described: dict[str, Any]) -> dict[str, Any]:
+    refuse_timed()
+    to.refuse_besides_words("the memory of a training")
+    if run is None:
+        from dptrace.model.planning.reports import memory_report
+
+        return memory_report(description_of(described))
+    from dptrace.commands.recorded_plan import recorded_memory
+
+    refuse_description(but=("gpu", "gpu_memory"))
+    return recorded_memory(run, described["gpu"] if "gpu" in given_options() else None, described["gpu_memory"])
 
 
 def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosity: str) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def compared_memory(
         lacks = "its run.json does not say" if info else "no run.json says"
         raise DptraceError(
             f"{path}: {lacks} how many parameters were trained. Record it with dptrace record, or describe the "
-            "training: dptrace memory --params 7e9. What a trace says of memory: dptrace analyze --memory."
+            "training: dptrace predict --memory --params 7e9. What a trace says of memory: dptrace analyze --memory."
         )
     options = info["options"] if isinstance(info.get("options"), dict) else {}
     training = _training(info, options)

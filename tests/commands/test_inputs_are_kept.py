@@ -32,7 +32,7 @@ CASES = [
     "whatif runs/a --compute 2x --json -o runs/a/rank0.json",
     "whatif runs/a --compute 2x --export runs/a/rank1.json",
     "critical-path runs/a --json -o runs/a/rank0.json",
-    "memory runs/a --json -o runs/a/run.json",
+    "predict --memory runs/a --json -o runs/a/run.json",
     "advise runs/a --json -o runs/a/rank0.json",
     "advise --params 7e9 --links links.json --json -o links.json",
     "predict runs/a --json -o runs/a/rank0.json",

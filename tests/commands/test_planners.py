@@ -1,4 +1,4 @@
-"""``dptrace memory``, ``predict`` and ``advise``: descriptions, recordings and messages, in every form."""
+"""``dptrace predict``, its ``--memory``, and ``advise``: descriptions, recordings and messages, in every form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def figures(line: str, *more: str) -> dict[str, Any]:
 # Wrong use: each verb exits with 2 and names what is wrong.
 
 
-@pytest.mark.parametrize("verb", ["predict", "memory", "advise"])
+@pytest.mark.parametrize("verb", ["predict", "predict --memory", "advise"])
 @pytest.mark.parametrize(
     "line",
     [
@@ -61,17 +61,23 @@ def test_an_option_without_effect_is_refused(verb: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "fact"),
     [
-        ("memory", "--params"),
-        ("memory --params seven", "seven"),
-        ("memory --params 7e9 --strategy dpp", "dpp"),
-        ("memory --params 7e9 --gpu h1000", "h1000"),
-        ("memory --params 7e9 --strategy tp --tp 3", "tp 3"),
-        ("memory --params 7e9 --layers 70 --hidden 8192", "7e+09"),
-        ("memory --params 7e9 --strategy 3d --gpus 64 --batch 7", "--batch 7"),
-        ("memory --params 7e9 --recompute-every 2", "add --recompute full"),
-        ("memory --params 7e9 --recompute full --recompute-every 99", "32 layers"),
-        ("memory --params 7e9 --strategy zero2 --cpu-offload", "--strategy fsdp"),
-        ("memory --params 1e9 --link pcie4", "--link"),
+        ("predict --memory", "--params"),
+        ("predict --memory --params seven", "seven"),
+        ("predict --memory --params 7e9 --strategy dpp", "dpp"),
+        ("predict --memory --params 7e9 --gpu h1000", "h1000"),
+        ("predict --memory --params 7e9 --strategy tp --tp 3", "tp 3"),
+        ("predict --memory --params 7e9 --layers 70 --hidden 8192", "7e+09"),
+        ("predict --memory --params 7e9 --strategy 3d --gpus 64 --batch 7", "--batch 7"),
+        ("predict --memory --params 7e9 --recompute-every 2", "add --recompute full"),
+        ("predict --memory --params 7e9 --recompute full --recompute-every 99", "32 layers"),
+        ("predict --memory --params 7e9 --strategy zero2 --cpu-offload", "--strategy fsdp"),
+        ("predict --memory --params 1e9 --link pcie4", "--link"),
+        ("predict --memory --params 1e9 --tokens 1e9", "--tokens"),
+        ("predict --memory --params 1e9 --bytes 1e9", "--bytes"),
+        ("predict --memory --params 1e9 --no-cache", "--no-cache"),
+        ("predict --memory traces/ddp_cpu_2ranks --steps 11", "--steps"),
+        ("predict --memory traces/ddp_cpu_2ranks --gpus 8", "--gpus"),
+        ("predict --memory --params 1e9 -o memory.html", "memory.html"),
         ("predict --params 7e9 --json -o plan.html", "plan.html"),
         ("predict --params 7e9 --batch 100 --gpus 64 --strategy ddp", "100"),
         ("predict --params 7e9 --precision fp8 --gpu a100", "fp8"),
@@ -104,11 +110,11 @@ def test_what_is_refused(line: str, fact: str) -> None:
 def test_a_file_is_written_once(tmp_path: Path) -> None:
     """-o writes JSON or text, and overwrites only with --force."""
     path = tmp_path / "plan.json"
-    run("memory --params 7e9 --json -o", str(path))
+    run("predict --memory --params 7e9 --json -o", str(path))
 
     assert 112_000_000_000 == json.loads(path.read_text())["model_state_bytes"]
-    assert "--force" in run("memory --params 7e9 --json -o", str(path), code=2)
-    run("memory --params 13e9 --json --force -o", str(path))
+    assert "--force" in run("predict --memory --params 7e9 --json -o", str(path), code=2)
+    run("predict --memory --params 13e9 --json --force -o", str(path))
     assert 208_000_000_000 == json.loads(path.read_text())["model_state_bytes"]
 
 
@@ -124,8 +130,8 @@ def test_every_option_changes_a_figure() -> None:
         "|--gpus 32|--pp 2|--tp 4|--zero 3|--schedule gpipe|--schedule interleaved"
         "|--schedule interleaved --virtual-stages 4|--kv-heads 8"
     )
-    plain = figures(f"memory {base}")["per_gpu_bytes"]
-    same = [one for one in changes.split("|") if figures(f"memory {base} {one}")["per_gpu_bytes"] == plain]
+    plain = figures(f"predict --memory {base}")["per_gpu_bytes"]
+    same = [one for one in changes.split("|") if figures(f"predict --memory {base} {one}")["per_gpu_bytes"] == plain]
     step = figures(f"predict {base}")["step_s"]
     timed = ("--link pcie4", "--mfu 0.3", "--batch 64", "--gpu a100", "--gpus-per-node 2")
 
@@ -134,17 +140,22 @@ def test_every_option_changes_a_figure() -> None:
 
 
 def test_every_part_of_a_description_is_an_option() -> None:
-    """With its help; what only time depends on is no option of dptrace memory."""
-    helps = {verb: run(f"{verb} --help") for verb in ("memory", "predict", "advise")}
+    """With its help."""
+    for verb in ("predict", "advise"):
+        text = run(f"{verb} --help")
+        assert [] == [name for name in OPTIONS if name.replace("_", "-") not in text]
 
-    for name, (option, _) in OPTIONS.items():
-        shown = [verb for verb, text in helps.items() if name.replace("_", "-") in text]
-        assert shown == (["predict", "advise"] if option.timed else ["memory", "predict", "advise"]), name
+
+def test_the_verb_of_memory_before_it_was_an_option() -> None:
+    """It still works, with its options, and is not listed."""
+    assert figures("memory --params 7e9 --gpu a100") == figures("predict --memory --params 7e9 --gpu a100")
+    assert figures("memory traces/ddp_cpu_2ranks") == figures("predict --memory traces/ddp_cpu_2ranks")
+    assert "  memory " not in run("--help")
 
 
 def test_offloaded_state_is_in_the_memory_of_the_cpu() -> None:
     """A GPU of eight holds what it gathers and activations; the CPU an eighth of 112 GB for each of them."""
-    line = "memory --params 7e9 --strategy fsdp"
+    line = "predict --memory --params 7e9 --strategy fsdp"
     kept, offloaded = figures(line), figures(f"{line} --cpu-offload")
 
     assert (0, 14_000_000_000) == (kept["host_bytes"], offloaded["host_bytes"])
@@ -285,8 +296,10 @@ def test_advice_on_a_recording() -> None:
 
 def test_a_recording_without_memory_shows_what_to_expect() -> None:
     """Of a run from before memory was recorded: 8.4 million parameters in float32, SGD."""
-    compared = figures("memory traces/interleaved_cpu_2ranks")["recorded"]["compared"]
+    compared = figures("predict --memory traces/interleaved_cpu_2ranks")["recorded"]["compared"]
 
     assert [4 * 8_432_138] * 2 == [row["expected_bytes"] for row in compared[:2]]
     assert {None} == {row["measured_bytes"] for row in compared}
-    assert run("memory traces/interleaved_cpu_2ranks").startswith("8.4 million parameters, interleaved on 2 ranks")
+    assert run("predict --memory traces/interleaved_cpu_2ranks").startswith(
+        "8.4 million parameters, interleaved on 2 ranks"
+    )

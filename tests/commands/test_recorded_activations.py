@@ -1,4 +1,4 @@
-"""What ``dptrace memory RUN`` expects of a rank's activations, and what torch keeps of them."""
+"""What ``dptrace predict --memory RUN`` expects of a rank's activations, and what torch keeps of them."""
 
 from __future__ import annotations
 

@@ -68,11 +68,11 @@ hta shared/sharded_h100_8ranks idle-breakdown
 bench --from table.csv -o bench
 links --from links.json
 links --from algorithms.json
-memory --params 7e9
-memory --params 7e9 --gpus 64 --strategy fsdp --cpu-offload
-memory --layers-of 784,512,10
-memory ddp --gpu h100
-memory interleaved
+predict --memory --params 7e9
+predict --memory --params 7e9 --gpus 64 --strategy fsdp --cpu-offload
+predict --memory --layers-of 784,512,10
+predict --memory ddp --gpu h100
+predict --memory interleaved
 predict --params 7e9 --gpus 8 --strategy ddp --tokens 1T
 predict --params 1e9 --gpus 1
 predict --bytes 208MB --gpus 16 --gamma 1

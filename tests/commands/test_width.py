@@ -101,7 +101,7 @@ def is_rounded(text: str, known: np.ndarray[Any, Any]) -> bool:
     return bool(high > low)
 
 
-_QUICK = ("analyze interleaved", "kernels layers", "history naive interleaved", "memory --params 7e9")
+_QUICK = ("analyze interleaved", "kernels layers", "history naive interleaved", "predict --memory --params 7e9")
 _SECTIONS = ("--findings", "--split", "--communication", "--idle", "--facts", "--notes")
 _OTHERS = [
     pytest.param(line, marks=[pytest.mark.slow, pytest.mark.heavy])

@@ -29,7 +29,7 @@ COMMANDS = (
     f"advise {RUN}",
     f"export {RUN} -o all.pftrace",
     f"analyze {RUN} --no-cache --jobs 2",
-    "memory --params 7e9 --gpus 64",
+    "predict --memory --params 7e9 --gpus 64",
     "explain ring",
     "doctor",
 )

@@ -1,4 +1,4 @@
-"""What the planners answer, in sentences and tables: of ``dptrace memory``, ``predict`` and ``advise``.
+"""What the planners answer, in sentences and tables: of ``dptrace predict``, its ``--memory``, and ``dptrace advise``.
 
 Each table is a row of columns: its headings, and how a cell is written from a row of the JSON.
 """
@@ -68,7 +68,7 @@ def _tokens(content: Row, columns: Columns) -> Columns:
     return {"samples/s" if of_stack and name == "tokens/s" else name: write for name, write in columns.items()}
 
 
-# dptrace memory
+# dptrace predict --memory
 
 
 _HELD = {

@@ -161,7 +161,9 @@ class Destination:
         """
         for form, path in self.targets:
             if form not in (TEXT, MARKDOWN, JSON):
-                raise UsageError(f"{path or form.name}: {answer} is told as text, Markdown or JSON.")
+                raise UsageError(
+                    f"{path or form.name}: {answer} is told as text (.txt), Markdown (.md) or JSON (.json)."
+                )
 
     def also(self, form: Form, path: Path) -> Destination:
         """Return the destination with another file, after checking that it can be written.

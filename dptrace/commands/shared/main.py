@@ -39,8 +39,7 @@ COMMANDS = {
     "log": (_COMPARE, "Log a run's figures and pages to wandb, MLflow or TensorBoard."),
     "whatif": (_PLAN, "Predict what a step would take if something were different, by replaying it."),
     "advise": (_PLAN, "Choose a way to train, and what to change, with what each gains."),
-    "predict": (_PLAN, "Predict the time of a step on any number of GPUs, and what is fastest."),
-    "memory": (_PLAN, "Compute what a training takes on each GPU, and whether it fits."),
+    "predict": (_PLAN, "Predict a step on any number of GPUs: its time, its memory, what is fastest."),
     "explain": (_PLAN, "Show a collective or a way to train in parallel, step by step, with its cost."),
     "doctor": (_MAINTAIN, "Check torch, GPUs and NCCL, and what will work."),
     "cache": (_MAINTAIN, "Show or clear the cache of parsed traces."),
@@ -49,6 +48,8 @@ COMMANDS = {
     "mcp": (_MAINTAIN, "Serve runs to an agent, over the Model Context Protocol."),
 }
 """Verbs, each with its heading in ``--help`` and a line of help; they stand here so that ``--help`` imports none."""
+_FORMER = {"memory": ("predict", "--memory")}
+"""Former verbs, which still work, and what they are now."""
 
 ENVIRONMENT = {
     "DPTRACE_CACHE": "Cache folder [default: see dptrace cache].",
@@ -99,6 +100,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in _FORMER:
+            args = [*_FORMER[args[0]], *args[1:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(_unknown_command(args[0]), ctx)
         return super().resolve_command(ctx, args)

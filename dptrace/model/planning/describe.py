@@ -44,7 +44,7 @@ above the second they are of different models."""
 
 
 class Option(msgspec.Struct, frozen=True):
-    """How a part of a description is given: as an option of the three verbs, and as a keyword in Python."""
+    """How a part of a description is given: as an option of the verbs, and as a keyword in Python."""
 
     help: str
     """What --help says of it; a default that is not a value of its own stands in brackets."""
@@ -52,7 +52,7 @@ class Option(msgspec.Struct, frozen=True):
     """The numbers or the names that it may be; None for texts that are read elsewhere, and for switches."""
     metavar: str = "N"
     timed: bool = False
-    """Whether only the time of a step depends on it, so that ``dptrace memory`` does not have it."""
+    """Whether only the time of a step depends on it, so that ``dptrace predict --memory`` refuses it."""
 
 
 _SOME = Number(0, 1 << 20, whole=True)

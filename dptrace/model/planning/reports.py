@@ -159,7 +159,7 @@ def _sharded_notes(plan: Plan) -> list[str]:
     return [_SHARDED] if across else []
 
 
-# dptrace memory
+# dptrace predict --memory
 
 
 def memory_report(description: Description) -> dict[str, Any]:

@@ -174,7 +174,7 @@ class NoRecompute(Change, frozen=True):
         return without_tasks(model, removed)
 
     def doubts(self, model: Model) -> tuple[str, ...]:
-        return ("Without recomputation the activations stay in memory: dptrace memory shows whether they fit.",)
+        return ("Without recomputation activations stay in memory: dptrace predict --memory shows whether they fit.",)
 
 
 def _repeated(model: Model) -> NDArray[np.bool_]:

@@ -40,7 +40,7 @@ VERBS = {
     "whatif RUN --world-size 2,4": "html svg",
     "predict --params 1e9": "html svg",
     "advise --params 1e9": "html svg",
-    "memory --params 1e9": "",
+    "predict --memory --params 1e9": "",
     "explain ring": "html",
     "doctor": "",
     "cache": "",

@@ -96,7 +96,7 @@ def test_help_lists_each_verb_once_under_the_heading_of_its_group() -> None:
             for verb in (
                 "analyze",
                 "kernels",
-                "memory",
+                "predict --memory",
                 "predict",
                 "advise",
                 "whatif",
@@ -145,7 +145,7 @@ def closed(trace: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "line",
     [
-        *("analyze closed", "kernels closed", "memory closed", "diff closed closed_rank1.json"),
+        *("analyze closed", "kernels closed", "predict --memory closed", "diff closed closed_rank1.json"),
         *("history closed_rank1.json", "flight closed_rank1.json", "links --from closed_rank1.json"),
         *("sweep --bucket-cap-mb 1,2 --links closed_rank1.json", "bench --script closed_rank1.json"),
     ],
