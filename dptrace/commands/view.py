@@ -64,6 +64,9 @@ _FIGURE_ALONE = (
     "--figure draws the Gantt chart of one run into one file; leave -o, --text, --view, --svg, --png, --serve and "
     "--against out, or run the command twice."
 )
+MOST_RUNS = 8
+"""Runs on one axis."""
+_TWO = "Three or more runs are drawn as a page: leave --text, --svg and --png out, or name one run with --against."
 _SERVED_ALONE = (
     "--serve, --host and --port serve the Gantt page of one run and can't be combined with -o, --text, --view, "
     "--against, --svg or --png."
@@ -78,7 +81,7 @@ class _Options:
     force: bool
     no_browser: bool
     text: bool
-    against: str | None
+    against: tuple[str, ...]
     align_steps: str | None
     critical_path: bool
     serve: bool
@@ -107,7 +110,7 @@ class _Options:
         """Whether findings are shown: with the Gantt chart of one run, in its figure if asked for, or on their own."""
         if self.view == _FINDINGS or self.figure is not None:
             return self.view == _FINDINGS or self.annotate
-        return self.is_gantt and not (self.pictured or self.against is not None)
+        return self.is_gantt and not (self.pictured or self.against)
 
     @property
     def served(self) -> bool:
@@ -131,7 +134,7 @@ class _Options:
 
     def _contradictions(self) -> Iterator[tuple[object, str]]:
         """Yield whether options contradict each other, and what to do instead."""
-        pair, figure = self.against is not None, self.figure is not None
+        pair, figure = bool(self.against), self.figure is not None
         other_than_page = self.text or self.pictured or not self.is_gantt or pair
         yield self.align_steps is not None and not pair, "--align needs a second run; name it with --against RUN."
         yield self.critical_path and (other_than_page or self.served or figure), _PATH_ALONE
@@ -148,6 +151,8 @@ class _Options:
             pair and not self.is_gantt,
             "--against draws two Gantt charts, as page, --svg, --png or --text; leave --view out.",
         )
+        yield len(self.against) > 1 and (self.text or self.pictured), _TWO
+        yield len(self.against) >= MOST_RUNS, f"A page holds {MOST_RUNS} runs at most; name fewer with --against."
         suffix = "" if self.output is None else self.output.suffix.lower()
         option = _PICTURE_OPTIONS.get(suffix, "")
         yield option, f"-o writes a page, named .html. For a picture use: {option} {self.output}"
@@ -191,6 +196,7 @@ def _list_views(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 _VIEW: dict[str, Any] = {"type": click.Choice([*NAMES, "list"]), "default": _GANTT, "metavar": "NAME", "is_eager": True}
 _VIEW_HELP = "What to show, as a page, --text, --svg or --png; list describes them. [gantt]"
+_AGAINST = "Draw this run below RUN on the same axis, with the time that it saves; repeat it for more runs."
 _ALIGN = "Align two runs at each pair of steps, or only at the first. [step]"
 _PATH = "Mark what sets the length of a step: that of --steps, or of median length."
 _SERVE = "Serve the page until its tab is closed; always for very large runs without -o."
@@ -203,7 +209,7 @@ _ANNOTATE = "Number the top findings in the figure and write them below."
 _EXAMPLES = """\b
 Examples:
   dptrace view runs/ddp --ranks 0,1 --steps 4:6
-  dptrace view runs/naive --against runs/interleaved
+  dptrace view runs/naive --against runs/interleaved --against runs/ddp
   dptrace view runs/ddp --critical-path
   dptrace view runs/ddp --text
   dptrace view runs/ddp --view breakdown --svg breakdown.svg
@@ -217,7 +223,7 @@ Examples:
 @force_option
 @click.option("--no-browser", is_flag=True, help="Write the page without opening it.")
 @click.option("--text", is_flag=True, help="Draw in the terminal instead; useful over SSH.")
-@click.option("--against", metavar="RUN", help="Draw this run below RUN on the same axis, with the time that it saves.")
+@click.option("--against", metavar="RUN", multiple=True, help=_AGAINST)
 @click.option("--align", "align_steps", type=click.Choice(("step", "start")), help=_ALIGN)
 @click.option("--critical-path", is_flag=True, help=_PATH)
 @click.option("--serve", is_flag=True, help=_SERVE)
@@ -250,8 +256,7 @@ def command(
     runs = [open_with_progress(paths, read_options, verbosity, selection, replayed, all_ranks=every)]
     if options.has_findings:
         runs = [with_findings(runs[0], verbosity)]
-    if options.against is not None:
-        runs.append(open_with_progress((options.against,), read_options, verbosity, selection))
+    runs += [open_with_progress((path,), read_options, verbosity, selection) for path in options.against]
     if options.figure is not None:
         _write_figure(runs[0], options, options.figure, selection, verbosity)
     elif options.pictured:
@@ -286,23 +291,25 @@ def _show_page(
         if is_served or (gantt_chart is not None and len(gantt_chart) > MAX_INTERVALS):
             _serve(run, gantt_chart, options, _index_entry(run, read_options, selection), verbosity)
             return
-    shown = (*paths, *(("--against", options.against) if options.against is not None else ()))
+    shown = (*paths, *(word for path in options.against for word in ("--against", path)))
     page = options.output or _cached_page_path((*shown, *("--critical-path",) * options.critical_path))
     write_page(page, lambda: _document(runs, options, gantt_chart), verbosity)
     if options.output is None and not options.no_browser and not open_browser(page.as_uri()):
+        # The terminal draws two runs at most.
+        text = f"dptrace view {quoted_paths(shown[: len(paths) + 2])} --text"
         click.echo(
             "No browser could be opened here. Copy the file to a machine that has one (scp), "
-            f"or draw in the terminal: dptrace view {quoted_paths(shown)} --text",
+            f"or draw in the terminal: {text}",
             err=True,
         )
 
 
 def _document(runs: Sequence[Run], options: _Options, gantt_chart: Chart | None) -> str:
     """Draw one run or two as a page."""
-    if len(runs) == 2:
+    if len(runs) > 1:
         from dptrace.viewers.gantt.page import pair as pair_page
 
-        return pair_page.document(runs[0], runs[1], options.by_step)
+        return pair_page.document(*runs, by_step=options.by_step)
     if gantt_chart is not None or options.critical_path:
         from dptrace.api import critical_path
         from dptrace.viewers.gantt.page import document as gantt
@@ -348,12 +355,13 @@ def _serve(run: Run, gantt_chart: Chart | None, options: _Options, entry: Path |
     """
     from dptrace.viewers.gantt.host import HostAnswers
     from dptrace.viewers.gantt.page.document import served
-    from dptrace.viewers.gantt.page.server import LOOPBACK, PageServer
+    from dptrace.viewers.gantt.page.pair import StepPages
+    from dptrace.viewers.gantt.page.server import LOOPBACK, Answers, PageServer
     from dptrace.viewers.gantt.tiles.service import TileService
 
     with progress("Drawing", verbosity, measured=False):
         drawn = served(run, gantt_chart, entry, host=True)
-    answers = {"host": HostAnswers(run)}
+    answers: Answers = {"host": HostAnswers(run), "steps": StepPages(run)}
     service, host = TileService(drawn.store), options.host or LOOPBACK
     server = PageServer(drawn.page, drawn.files, service, host, options.port or 0, answers)
     try:

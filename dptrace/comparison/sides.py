@@ -407,33 +407,34 @@ def differences(
     return notes + differing_facts(a, b, names)
 
 
-def drawn_differences(a: Run, b: Run) -> list[str]:
+def drawn_differences(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str]:
     """List how two runs drawn in full differ, a sentence each, and how many of their ranks have no trace."""
     notes = []
     if a.world_size != b.world_size:
-        notes.append(f"A had {plural(a.world_size, 'rank')}, B {b.world_size}.")
-    for letter, run in (("A", a), ("B", b)):
+        notes.append(f"{names[0]} had {plural(a.world_size, 'rank')}, {names[1]} {b.world_size}.")
+    for letter, run in zip(names, (a, b), strict=True):
         drawn = len({rank for rank, _ in devices_by_id(run)})
         if drawn < run.world_size:
             notes.append(f"{letter}: {drawn} of {plural(run.world_size, 'rank')} drawn; the others may be slower.")
-    return notes + differing_facts(a, b)
+    return notes + differing_facts(a, b, names)
 
 
-def incomparable(a: Run, b: Run) -> str:
+def incomparable(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> str:
     """Return why the times of two runs cannot be compared; empty where they can.
 
     Runs with different devices, versions or options are comparable: their effect on speed is what is compared. Runs of
     different models, of CPU operators and GPU kernels, or with and without backward do different work.
     """
     if a.on_cpu != b.on_cpu:
-        return _devices_recorded(a, b, ("A", "B"))
+        return _devices_recorded(a, b, names)
     models = _text(a.metadata.get("model")), _text(b.metadata.get("model"))
     if None not in models and models[0] != models[1]:
-        return f"A trained the model {models[0]}, B {models[1]}"
+        return f"{names[0]} trained the model {models[0]}, {names[1]} {models[1]}"
     splits = [*a.splits, *b.splits]
     trains = [any(split.figures["backward_ns"].any() for split in run.splits) for run in (a, b)]
     if trains[0] != trains[1] and not any("backward_ns" in split.unknown for split in splits):
-        return f"{'AB'[trains[0]]} has no backward, {'AB'[trains[1]]} has one"
+        without, one = names if trains[1] else names[::-1]
+        return f"{without} has no backward, {one} has one"
     return ""
 
 

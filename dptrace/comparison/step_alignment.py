@@ -100,6 +100,7 @@ class AlignedSteps:
     """Why the times of the runs cannot be compared; empty where they can."""
     comparison: Comparison | None = None
     """The comparison of the runs, which says whether the drawn difference is more than noise."""
+    names: tuple[str, str] = ("A", "B")
 
     def certain(self, saved_ns: int, pair: int | None = None) -> bool:
         """Return whether time that B saves (or loses, if negative) is a difference beyond noise, not chance.
@@ -206,37 +207,60 @@ def run_steps(
 
 
 def align(a: Run, b: Run, by_step: bool = True, compared: bool = True) -> AlignedSteps:
-    """Place two runs on one axis, with their comparison where they can be compared; see :func:`align_steps`.
+    """Place two runs on one axis; see :func:`align_runs`."""
+    return align_runs((a, b), by_step, compared)[0]
+
+
+LETTERS = "ABCDEFGH"
+"""What runs on one axis are called; so many at most."""
+
+
+def align_runs(runs: Sequence[Run], by_step: bool = True, compared: bool = True) -> tuple[AlignedSteps, ...]:
+    """Place two or more runs on one axis: return the first one, A, with each of the others; see :func:`align_steps`.
 
     Args:
-        compared: False where B is a prediction, which no statistics of recordings are about.
+        compared: compare A with each where they can be; False where B is a prediction, which no statistics of
+            recordings are about.
 
     Raises:
         DptraceError: a run has no step.
     """
-    steps = run_steps(a), run_steps(b)
-    comparison = compare(a, b, with_kernels=False) if compared and not incomparable(a, b) else None
-    return align_steps(*steps, by_step, comparison)
+    a, *others = map(run_steps, runs)
+    pairs: list[AlignedSteps] = []
+    for letter, other in zip(LETTERS[1:], others, strict=False):
+        ok = compared and not incomparable(a.run, other.run)
+        found = compare(runs[0], runs[len(pairs) + 1], with_kernels=False) if ok else None
+        beside = [one for one in others if one is not other]
+        pairs.append(align_steps(a, other, by_step, found, beside, ("A", letter)))
+    return tuple(pairs)
 
 
-def align_steps(a: RunSteps, b: RunSteps, by_step: bool = True, comparison: Comparison | None = None) -> AlignedSteps:
+def align_steps(
+    a: RunSteps,
+    b: RunSteps,
+    by_step: bool = True,
+    comparison: Comparison | None = None,
+    others: Sequence[RunSteps] = (),
+    names: tuple[str, str] = ("A", "B"),
+) -> AlignedSteps:
     """Place two runs on one axis, their steps paired in order, as many as both have.
 
     Args:
         by_step: start each pair of steps at the same place; otherwise only the first pair.
         comparison: the comparison of the runs; without, no time counts as saved or lost beyond noise.
+        others: further runs on that axis.
     """
-    count = min(len(a.names), len(b.names))
-    runs = a.first(count), b.first(count)
+    count = min(len(one.names) for one in (a, b, *others))
+    runs = [one.first(count) for one in (a, b, *others)]
     lengths = [steps.length_ns for steps in runs]
     if by_step:
-        slots = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.maximum(*lengths))))
-        place = slots[:-1], slots[:-1]
+        slots = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.max(lengths, axis=0))))
+        place = [slots[:-1]] * len(runs)
     else:
-        place = _starts_as_run(runs[0]), _starts_as_run(runs[1])
+        place = [_starts_as_run(one) for one in runs]
         slots = np.array([0, max(int((p + n).max()) for p, n in zip(place, lengths, strict=True))], np.int64)
-    notes = tuple(_notes(a, b, count))
-    aligned = AlignedSteps(*runs, by_step, slots, place, notes, incomparable(a.run, b.run), comparison)
+    notes, why = tuple(_notes(a, b, count, names)), incomparable(a.run, b.run, names)
+    aligned = AlignedSteps(runs[0], runs[1], by_step, slots, (place[0], place[1]), notes, why, comparison, names)
     return aligned if aligned.alike.all() else replace(aligned, notes=(*notes, _UNLIKE))
 
 
@@ -246,11 +270,12 @@ def _starts_as_run(steps: RunSteps) -> Int64:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(periods)))
 
 
-def _notes(a: RunSteps, b: RunSteps, count: int) -> list[str]:
+def _notes(a: RunSteps, b: RunSteps, count: int, names: tuple[str, str]) -> list[str]:
     notes = []
     if len(a.names) != len(b.names):
+        has = f"{names[0]} has {plural(len(a.names), 'step')} and {names[1]} has {len(b.names)}"
         notes.append(
-            f"A has {plural(len(a.names), 'step')} and B has {len(b.names)}: steps are paired by order, "
+            f"{has}: steps are paired by order, "
             + ("the first of each." if count == 1 else f"the first {count} of each.")
         )
     notes += shared_notes([_own_notes(a)], [_own_notes(b)])

@@ -401,7 +401,7 @@ def assign_ranks(files: Sequence[tuple[str, int | None]]) -> tuple[list[int], li
         if rank in owner:
             raise DptraceError(
                 f"{owner[rank]} and {path} both claim rank {rank}. Name the files of one run, one per rank; two "
-                "captures of one rank are two runs."
+                "captures of one rank are two runs. Several runs on one axis: dptrace view A --against B --against C."
             )
         if rank is not None:
             owner[rank] = path

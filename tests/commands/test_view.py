@@ -57,6 +57,14 @@ def test_a_page_is_written_where_asked(folder: Path, tmp_path: Path, opened: lis
     assert {"out.html", "run"} == {path.name for path in tmp_path.iterdir()}
 
 
+def test_three_runs_are_a_page(folder: Path, tmp_path: Path) -> None:
+    """Each has its letter; the terminal draws two."""
+    page, against = tmp_path / "three.html", ("--against", folder, "--against", folder)
+    assert 0 == run(folder, *against, "-o", page).exit_code
+    assert 6 == page.read_text(encoding="utf-8").count(" \\u00b7 rank ")
+    assert 2 == run(folder, *against, "--text").exit_code
+
+
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="the cache folder and the display are told for Linux here")
 def test_without_a_place_it_goes_to_the_cache(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.comparison.step_alignment import AlignedSteps
+from dptrace.comparison.step_alignment import LETTERS, AlignedSteps
 from dptrace.core.units import duration, share
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
@@ -25,37 +25,40 @@ def _verb(ns: int, certain: bool) -> str:
     return "shorter" if ns > 0 else "longer"
 
 
-def notes_of_both(a: Run, b: Run) -> list[str]:
-    """List the notes of both runs, each with the run that it belongs to; common notes once."""
-    both = [note for note in a.notes if note in b.notes]
-    own = [f"{letter}: {note}" for letter, run in (("A", a), ("B", b)) for note in run.notes if note not in both]
-    return [*(f"A and B: {note}" for note in both), *own]
+def notes_of_all(*runs: Run) -> list[str]:
+    """List the notes of runs on one axis, each with the runs that it belongs to; common notes once."""
+    shared = [note for note in runs[0].notes if all(note in run.notes for run in runs)]
+    own = [
+        f"{name}: {note}" for name, run in zip(LETTERS, runs, strict=False) for note in run.notes if note not in shared
+    ]
+    return [*(f"{' and '.join(LETTERS[: len(runs)])}: {note}" for note in shared), *own]
 
 
-def titles(aligned: AlignedSteps) -> tuple[str, str]:
-    """Return the names of the runs."""
-    return headline(aligned.a.run).title, headline(aligned.b.run).title
+def titles(*runs: Run) -> str:
+    """Return the names of runs on one axis."""
+    return " → ".join(headline(run).title for run in runs)
 
 
 def time_saved_sentence(aligned: AlignedSteps) -> str:
-    """Write a sentence on what both runs took and what B saves, or why they can't be compared.
+    """Write a sentence on what both runs took and what the second saves, or why they can't be compared.
 
     Where the difference may be noise, B takes less or more in the steps drawn; it saves and loses nothing.
     """
-    count, (a, b) = len(aligned.a.names), aligned.total_ns()
+    count, (a, b), (one, other) = len(aligned.a.names), aligned.total_ns(), aligned.names
     steps = "its step" if count == 1 else f"{count} steps"
     if aligned.incomparable:
         return (
-            f"Not compared: {aligned.incomparable}. For {steps}, A takes {duration(a)} and B {duration(b)}; "
+            f"Not compared: {aligned.incomparable}. For {steps}, {one} takes {duration(a)} and {other} {duration(b)}; "
             "neither saves anything."
         )
     saved = aligned.saved_ns()
     if saved == 0:
-        return f"A and B take {duration(a)} each for {steps}."
+        return f"{one} and {other} take {duration(a)} each for {steps}."
     of = share(abs(saved) / a) if a else "–"
     if not aligned.certain(saved):
         less = "less" if saved > 0 else "more"
         drawn = "the step drawn" if count == 1 else f"the {steps} drawn"
-        return f"In {drawn}, B takes {duration(abs(saved))} ({of}) {less}: {duration(b)} against A's {duration(a)}."
+        took = f"{duration(b)} against {one}'s {duration(a)}"
+        return f"In {drawn}, {other} takes {duration(abs(saved))} ({of}) {less}: {took}."
     verb = "saves" if saved > 0 else "loses"
-    return f"B {verb} {duration(abs(saved))} ({of}) in {steps}: {duration(b)} against A's {duration(a)}."
+    return f"{other} {verb} {duration(abs(saved))} ({of}) in {steps}: {duration(b)} against {one}'s {duration(a)}."

@@ -82,7 +82,7 @@ def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
     a, b = (run_steps(one.run, {step}, one.devices) for one, step in zip(sides, wanted, strict=True))
     aligned = align_steps(a, b, comparison=found)
     above = Markup("\n").join([_above(found), _which(found, wanted, "" if steps else " They are of median length.")])
-    return picture(aligned, (*aligned.notes, *_drawn(found), *texts_below(found)), above, _below(found))
+    return picture((aligned,), (*aligned.notes, *_drawn(found), *texts_below(found)), above, _below(found))
 
 
 def _which(found: Comparison, drawn: Sequence[str], why: str) -> Markup:

@@ -370,7 +370,7 @@ def pair_svg(a: Run, b: Run, by_step: bool = True, width: float = WIDTH) -> str:
     aligned = align(a, b, by_step)
     lines = [(f"{letter}  {drawn_headline(run).line}", _QUIET) for letter, run in (("A", a), ("B", b))]
     lines += [(text, _QUIET if quiet else _INK) for text, quiet in answers(aligned)]
-    gantt_chart, title = paired_chart(aligned), " → ".join(titles(aligned))
+    gantt_chart, title = paired_chart(aligned), titles(a, b)
     return _still(gantt_chart, title, lines, min(width, WIDTH), aligned.time_saved())
 
 

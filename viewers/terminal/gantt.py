@@ -46,7 +46,7 @@ from dptrace.viewers.base.table import number_table, step_label
 from dptrace.viewers.base.theme import DARK, GLYPHS, PART_COLORS, PART_ORDER, PATTERNS
 from dptrace.viewers.base.theme import OVERLAPPED as THEME_OVERLAPPED
 from dptrace.viewers.base.theme import WAITING as THEME_WAITING
-from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, time_saved_text
+from dptrace.viewers.base.time_saved import notes_of_all, time_saved_sentence, time_saved_text
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role
 from dptrace.viewers.gantt.page.pair import paired_chart
 
@@ -575,7 +575,7 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
         figures |= _shares(run, block.labels, devices)
     legend = (*_legend(shown_rows), *_time_saved_legend(aligned))
     _print_below(legend, remarks, [*split_figures(figures, pen, console.width), *numbers], pen, console)
-    _print_notes(notes_of_both(a, b), pen, console)
+    _print_notes(notes_of_all(a, b), pen, console)
 
 
 def _shares(run: Run, labels: Sequence[str], chosen: Sequence[DeviceFigures]) -> dict[str, dict[str, str]]:

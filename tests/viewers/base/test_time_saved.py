@@ -62,4 +62,4 @@ def test_a_note_on_both_is_said_once() -> None:
     """Other notes have the letter of their run."""
     one, two = (run_of([TimelineBuilder(0).build()], notes=notes) for notes in (("same", "only A"), ("only B", "same")))
 
-    assert ["A and B: same", "A: only A", "B: only B"] == time_saved.notes_of_both(one, two)
+    assert ["A and B: same", "A: only A", "B: only B"] == time_saved.notes_of_all(one, two)

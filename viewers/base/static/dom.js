@@ -38,6 +38,35 @@ export function table(head, rows, className = "figures") {
   return node;
 }
 
+/** Compare two values of a column: numbers by size, texts by letters and the numbers in them, what is unknown last. */
+function byValue(one, other, sign) {
+  if (one === null || other === null) return (one === null) - (other === null);
+  return sign * (typeof one === "number" ? one - other : String(one).localeCompare(String(other), undefined, { numeric: true }));
+}
+
+/**
+ * Return a table whose headings sort its rows { cells, values, className, last }; those that are `last` stay there. The
+ * chosen `sorting` { column, down } is kept in that object.
+ */
+export function sortable(head, rows, sorting = {}) {
+  const node = table(head.map((text, column) => button("sort", text, { title: "Sort by this column", onclick: () => choose(column) })), rows.map(({ cells, className }) => Object.assign(cells, { className })));
+  const [body] = node.tBodies, listed = rows.map((row, place) => ({ ...row, place, node: body.rows[place] }));
+  const sort = () => {
+    const { column, down } = sorting, sign = down ? -1 : 1;
+    if (!(column in head)) return;
+    listed.sort((a, b) => Boolean(a.last) - Boolean(b.last) || byValue(a.values[column], b.values[column], sign) || a.place - b.place);
+    body.append(...listed.map((row) => row.node));
+    [...node.tHead.rows[0].cells].forEach((cell, i) => (cell.ariaSort = i === column ? (down ? "descending" : "ascending") : null));
+  };
+  const choose = (column) => {
+    // Numbers begin with the largest.
+    Object.assign(sorting, { column, down: sorting.column === column ? !sorting.down : typeof rows[0]?.values[column] === "number" });
+    sort();
+  };
+  sort();
+  return node;
+}
+
 /** Return a square in a category's color and pattern, as in the legend. */
 export function swatch(category, { pattern = "" } = {}) {
   const node = element("i", pattern ? `swatch ${pattern}` : "swatch");

@@ -1,4 +1,4 @@
-"""The page of two runs on one time axis, aligned by step, with the time that the second one saves.
+"""The page of two or more runs on one time axis, aligned by step, with the time that each saves over the first.
 
 Example::
 
@@ -8,14 +8,16 @@ Example::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 import numpy as np
 
 from dptrace.comparison.sides import drawn_differences
-from dptrace.comparison.step_alignment import AlignedSteps, RunSteps, align
+from dptrace.comparison.step_alignment import LETTERS, AlignedSteps, RunSteps, align_runs
 from dptrace.core.intervals import Int64, repeated
 from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
@@ -23,13 +25,14 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, drawn_headline, headline
 from dptrace.viewers.base.page import Markup, static
 from dptrace.viewers.base.table import step_label
-from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
+from dptrace.viewers.base.time_saved import notes_of_all, time_saved_sentence, titles
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, chart, unknown_spans, why_unknown
 from dptrace.viewers.gantt.gaps import named_gaps
 from dptrace.viewers.gantt.page.data import rank_reasons, scene
 from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
 
-# Two runs as one chart: A's GPUs above B's, every interval moved to its step's place on the common axis.
+# Runs as one chart: A's GPUs above B's, every interval moved to its step's place on the common axis. Each run but A
+# comes as a pair with it.
 
 
 _WHOLE = {Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY}
@@ -37,33 +40,35 @@ _WHOLE = {Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY}
 that the figures of every window are exact."""
 
 
-def paired_chart(aligned: AlignedSteps, charts: Sequence[Chart] = ()) -> Chart:
-    """Build the chart of both runs on their common axis.
+def _sides(pairs: Sequence[AlignedSteps]) -> list[tuple[AlignedSteps, int]]:
+    """Return each run as its pair and its place in it: A, then the others."""
+    return [(pairs[0], 0), *((pair, 1) for pair in pairs)]
+
+
+def paired_chart(*pairs: AlignedSteps, charts: Sequence[Chart] = ()) -> Chart:
+    """Build the chart of all runs on their common axis.
 
     Args:
         charts: those of the runs, if they already exist.
     """
-    a, b = (_side(aligned, which, one) for which, one in enumerate(charts or _charts(aligned)))
-    moved = [_renumbered(lane, len(a.tracks), len(a.names), len(a.collectives)) for lane in b.lanes]
-    strips = tuple(
-        Strip(tuple(range(first, first + len(side.tracks))), side.tracks[0].steps, letter)
-        for letter, first, side in (("A", 0, a), ("B", len(a.tracks), b))
-    )
-    return replace(
-        a,
-        origin_ns=0,
-        end_ns=int(aligned.slots_ns[-1]),
-        tracks=(*a.tracks, *b.tracks),
-        strips=strips,
-        lanes=(*a.lanes, *moved),
-        names=(*a.names, *b.names),
-        collectives=(*a.collectives, *b.collectives),
-        axes=(),
-    )
+    whole = Chart(0, int(pairs[0].slots_ns[-1]), (), (), (), (), ())
+    for (pair, which), one in zip(_sides(pairs), charts or _charts(pairs), strict=True):
+        side, first = _side(pair, which, one), len(whole.tracks)
+        moved = [_renumbered(lane, first, len(whole.names), len(whole.collectives)) for lane in side.lanes]
+        strip = Strip(tuple(range(first, first + len(side.tracks))), side.tracks[0].steps, side.tracks[0].run)
+        whole = replace(
+            whole,
+            tracks=(*whole.tracks, *side.tracks),
+            strips=(*whole.strips, strip),
+            lanes=(*whole.lanes, *moved),
+            names=(*whole.names, *side.names),
+            collectives=(*whole.collectives, *side.collectives),
+        )
+    return whole
 
 
-def _charts(aligned: AlignedSteps) -> list[Chart]:
-    return [chart(one.run) for one in aligned.runs]
+def _charts(pairs: Sequence[AlignedSteps]) -> list[Chart]:
+    return [chart(pair.runs[which].run) for pair, which in _sides(pairs)]
 
 
 def _side(aligned: AlignedSteps, which: int, gantt_chart: Chart) -> Chart:
@@ -77,7 +82,7 @@ def _side(aligned: AlignedSteps, which: int, gantt_chart: Chart) -> Chart:
             t,
             steps=one.names,
             bounds_ns=np.append(begin[i] + by[i], end[i][-1] + by[i][-1]),
-            run="AB"[which],
+            run=aligned.names[which],
             ends_ns=end[i] + by[i],
         )
         for i, t in enumerate(gantt_chart.tracks)
@@ -114,7 +119,7 @@ def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
 
 
 def _renumbered(lane: Lane, tracks: int, names: int, collectives: int) -> Lane:
-    """Renumber a lane of B, whose tracks and names come after A's."""
+    """Renumber a lane of a run whose tracks and names come after others."""
     of_collectives = lane.role in (Role.COLLECTIVES, Role.EXPOSURE)
     by = collectives if of_collectives else names if lane.role in _WHOLE else 0
     # Labels are numbered from 1; 0 means no label.
@@ -122,42 +127,41 @@ def _renumbered(lane: Lane, tracks: int, names: int, collectives: int) -> Lane:
     return replace(lane, track=lane.track + tracks, name=name)
 
 
-def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
-    """Return the chart of two runs and the page's data."""
-    charts = _charts(aligned)
-    gantt_chart = paired_chart(aligned, charts)
-    page_data = scene(gantt_chart) | {"why": {}, "gaps": {"texts": [], "tracks": {}}}
-    waits = [why_unknown(one.run) for one in aligned.runs]
-    for number, track in enumerate(gantt_chart.tracks):
-        page_data["tracks"][number]["ends"] = track.ends_ns.tolist()
-        which = "AB".index(track.run)
-        one, own = aligned.runs[which], number - gantt_chart.strips[which].tracks[0]
-        spans = one.step_index[own], track.bounds_ns[:-1], track.ends_ns
-        page_data["tracks"][number]["unknown"] = unknown_spans(one.run, own, *spans, waits[which])
-    for which, strip in enumerate(page_data["strips"]):
-        one, place = aligned.runs[which], aligned.place_ns[which]
+def paired_scene(*pairs: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
+    """Return the chart of some runs and the page's data."""
+    charts = _charts(pairs)
+    gantt_chart = paired_chart(*pairs, charts=charts)
+    page_data = scene(gantt_chart) | {"why": {}, "gaps": {"texts": [], "tracks": {}}, "groups": []}
+    for number, (pair, which) in enumerate(_sides(pairs)):
+        one, place, strip, letter = pair.runs[which], pair.place_ns[which], page_data["strips"][number], LETTERS[number]
+        waits, first = why_unknown(one.run), strip["tracks"][0]
+        for own, (data, track) in enumerate(
+            (page_data["tracks"][track], gantt_chart.tracks[track]) for track in strip["tracks"]
+        ):
+            spans = one.step_index[own], track.bounds_ns[:-1], track.ends_ns
+            data |= {"ends": track.ends_ns.tolist(), "unknown": unknown_spans(one.run, own, *spans, waits)}
         ends = place + one.length_ns
         strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
-        page_data["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
-        first = strip["tracks"][0]
+        page_data["layout"]["strips"][number]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {letter}"
         if len(strip["tracks"]) > 1:
-            page_data["why"] |= {first + track: why for track, why in rank_reasons(one.run, charts[which]).items()}
-        _add_gaps(page_data["gaps"], aligned, which, charts[which], first)
-    page_data["groups"] = [
-        {
-            "label": f"{letter} · {_group_name(one)}",
-            "tracks": list(strip.tracks),
-            "unknownWaits": unknown,
-        }
-        for letter, one, strip, unknown in zip("AB", aligned.runs, gantt_chart.strips, waits, strict=True)
-    ]
-    if aligned.by_step:
-        page_data["slots"] = aligned.slots_ns.tolist()
-    page_data["freed"] = [
-        {"strip": f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share} | {"certain": f.certain}
-        for f in aligned.time_saved()
-    ]
+            page_data["why"] |= {first + track: why for track, why in rank_reasons(one.run, charts[number]).items()}
+        _add_gaps(page_data["gaps"], pair, which, charts[number], first)
+        group = {"label": f"{letter} · {_group_name(one)}", "tracks": list(strip["tracks"]), "unknownWaits": waits}
+        page_data["groups"].append(group)
+    if pairs[0].by_step:
+        page_data["slots"] = pairs[0].slots_ns.tolist()
+    page_data["freed"] = [freed for number, pair in enumerate(pairs, 1) for freed in _freed(pair, number, len(pairs))]
     return gantt_chart, page_data
+
+
+def _freed(pair: AlignedSteps, number: int, pairs: int) -> list[dict[str, Any]]:
+    """Return the time that a run saves over A; what it loses is marked at A, of two runs alone."""
+    return [
+        {"strip": number * f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share}
+        | {"certain": f.certain}
+        for f in pair.time_saved()
+        if f.run or pairs == 1
+    ]
 
 
 def _add_gaps(gaps: dict[str, Any], aligned: AlignedSteps, which: int, own: Chart, first: int) -> None:
@@ -187,8 +191,25 @@ def _group_name(one: RunSteps) -> str:
 _NOTHING = Markup("")
 
 
-def document(a: Run, b: Run, by_step: bool = True, verdict: Sequence[str] = ()) -> str:
-    """Draw two runs as one HTML page.
+@dataclass(frozen=True, slots=True)
+class StepPages:
+    """Answers a served page's requests for some of its steps side by side: pages of their own."""
+
+    run: Run
+
+    def __call__(self, request: str) -> bytes | None:
+        """Return the page of steps by number, ``4,6``, or why there is none; None if the request is not valid."""
+        numbers = request.split(",")
+        if not (1 < len(numbers) <= len(LETTERS) and all(re.fullmatch("[0-9]{1,12}", number) for number in numbers)):
+            return None
+        try:
+            return document(*(self.run.select(steps=int(number)) for number in numbers)).encode()
+        except DptraceError as error:
+            return f"<!DOCTYPE html><title>dptrace</title><p>{escape(sanitize(str(error)))}</p>".encode()
+
+
+def document(*runs: Run, by_step: bool = True, verdict: Sequence[str] = ()) -> str:
+    """Draw two or more runs as one HTML page.
 
     Args:
         by_step: align each pair of steps; otherwise only the first.
@@ -197,37 +218,41 @@ def document(a: Run, b: Run, by_step: bool = True, verdict: Sequence[str] = ()) 
     Raises:
         DptraceError: a run has no step, or there are more intervals than a page can hold.
     """
-    aligned = align(a, b, by_step, compared=not verdict)
-    notes = (*notes_of_both(a, b), *aligned.notes, *(aligned.comparison.notes if aligned.comparison else ()))
-    return picture(aligned, notes, _above(aligned, verdict))
+    pairs = align_runs(runs, by_step, compared=not verdict)
+    drawn = [note for pair in pairs for note in (*pair.notes, *(pair.comparison.notes if pair.comparison else ()))]
+    return picture(pairs, (*notes_of_all(*runs), *dict.fromkeys(drawn)), _above(pairs, verdict))
 
 
-def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below: Markup = _NOTHING) -> str:
-    """Render the page of two aligned runs.
+def picture(pairs: Sequence[AlignedSteps], notes: tuple[str, ...], above: Markup, below: Markup = _NOTHING) -> str:
+    """Render the page of aligned runs.
 
     Args:
         above, below: escaped HTML above and below the chart.
     """
-    gantt_chart, page_data = paired_scene(aligned)
+    gantt_chart, page_data = paired_scene(*pairs)
     if len(gantt_chart) > MAX_INTERVALS:
         raise DptraceError(
             f"{len(gantt_chart):,} intervals to draw; one page holds at most {MAX_INTERVALS:,}. Select fewer ranks or "
             "steps, for example with --ranks 0,1 or --steps A:B."
         )
-    paths = " → ".join(one.run.path for one in aligned.runs)
-    head = Headline(" → ".join(titles(aligned)), paths, (), tuple(map(sanitize, notes)))
+    runs = [pair.runs[which].run for pair, which in _sides(pairs)]
+    head = Headline(titles(*runs), " → ".join(run.path for run in runs), (), tuple(map(sanitize, notes)))
     return gantt_page(head, page_data, above, below, static("base", "compare.css"))
 
 
-def _above(aligned: AlignedSteps, verdict: Sequence[str]) -> Markup:
+def _above(pairs: Sequence[AlignedSteps], verdict: Sequence[str]) -> Markup:
+    heads = [drawn_headline(pair.runs[which].run) for pair, which in _sides(pairs)]
     lines = [
         Markup('<p class="runs"><b>{}</b> {}</p>').format(letter, sanitize(" · ".join((head.title, *head.facts))))
-        for letter, head in (("A", drawn_headline(aligned.a.run)), ("B", drawn_headline(aligned.b.run)))
+        for letter, head in zip(LETTERS, heads, strict=False)
     ]
+    said = answers(pairs[0], verdict) if len(pairs) == 1 else [(time_saved_sentence(pair), False) for pair in pairs]
     answer = Markup("\n").join(
-        Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text) for text, quiet in answers(aligned, verdict)
+        Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text) for text, quiet in said
     )
-    differences = drawn_differences(aligned.a.run, aligned.b.run)
+    differences = dict.fromkeys(
+        text for pair in pairs for text in drawn_differences(pair.a.run, pair.b.run, pair.names)
+    )
     items = Markup("").join(Markup("<li>{}</li>").format(text) for text in differences)
     listed = Markup('<ul class="differs">{}</ul>').format(items) if items else Markup("")
     return Markup("\n").join([*lines, listed, answer, Markup("")])

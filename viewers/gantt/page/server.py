@@ -27,7 +27,11 @@ LOOPBACK = "127.0.0.1"
 _OWN_NAMES = frozenset((LOOPBACK, "localhost", "::1"))
 
 Answers: TypeAlias = Mapping[str, Callable[[str], "bytes | None"]]
-"""What answers requests for JSON, by the first part of their address; None where a request is not valid."""
+"""What answers further requests, by the first part of their address; None where a request is not valid."""
+
+_HTML, _JSON = "text/html; charset=utf-8", "application/json"
+_PAGES = "steps"
+"""The answers that are pages; the others are JSON."""
 
 GRACE_S = 5.0
 """Seconds without an open tab before the server stops; longer than a reload takes."""
@@ -113,7 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
             accepted = "gzip" in self.headers.get("Accept-Encoding", "")
             self._send(HTTPStatus.OK, kind, packed if accepted else body, packed=accepted)
         elif (answer := self._found(name)) is not None:
-            self._send(HTTPStatus.OK, "application/json", compressed(answer), packed=True)
+            kind = _HTML if name.startswith(f"{_PAGES}/") else _JSON
+            self._send(HTTPStatus.OK, kind, compressed(answer), packed=True)
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
 
@@ -246,8 +251,8 @@ class PageServer:
         port: int = 0,
         answers: Answers | None = None,
     ) -> None:
-        served = {"": ("text/html; charset=utf-8", page.encode())}
-        served |= {name: ("application/json", data) for name, data in (files or {}).items()}
+        served = {"": (_HTML, page.encode())}
+        served |= {name: (_JSON, data) for name, data in (files or {}).items()}
         try:
             self._server = _Server((host, port), served, service, answers or {})
         except (OSError, OverflowError) as error:

@@ -6,6 +6,7 @@ import { Interactions } from "./page/interactions.js";
 import { embed, startBokeh } from "./drawing/bokeh_adapter.js";
 import { categoryButtons, Summary } from "./page/summary.js";
 import { columnsOf, keepServerAlive } from "./data/columns.js";
+import { compareSteps } from "./data/compared.js";
 import { TimeSaved } from "./drawing/time_saved.js";
 import { Findings } from "./page/findings.js";
 import { Heatmap } from "./page/heatmap.js";
@@ -20,6 +21,7 @@ import { Overview, WholeView } from "./served/overview.js";
 import { PrintView } from "./saving/printed.js";
 import { Raster } from "./drawing/raster.js";
 import { RowOrder } from "./stage/row_order.js";
+import { readView } from "./interaction/view.js";
 import { SavedView } from "./saving/saved_view.js";
 import { Scrolling } from "./stage/scrolling.js";
 import { ServedLod } from "./served/served_lod.js";
@@ -143,12 +145,13 @@ function describeCanvases({ tracks, strips }, main, mini) {
 }
 
 async function start() {
-  const scene = island("scene"), timing = { begun: performance.now() }, loaded = new LoadedPage(scene);
-  learnShortNames(scene.names, scene.shorts);
-  keepServerAlive(scene);
+  const whole = island("scene"), timing = { begun: performance.now() }, loaded = new LoadedPage(whole);
+  learnShortNames(whole.names, whole.shorts);
+  keepServerAlive(whole);
+  const { scene, columns: own } = compareSteps(whole, whole.served ? null : await columnsOf(whole), readView(location.hash).compare);
   const stage = new Stage(scene), served = scene.served ? new ServedLod(scene) : null;
   served?.begin(stage.visible);
-  const own = served ? null : await columnsOf(scene);
+  if (scene.compared) $("#findings")?.remove();
   timing.decoded = performance.now();
   const lod = served ?? new Lod(own), columns = own ?? lod.known, overview = own ? lod : new Overview(lod);
   timing.indexed = performance.now();
@@ -174,7 +177,7 @@ async function start() {
     summary.update(from, to);
   };
   const follow = throttle(UPDATE_MS, update);
-  const whole = new WholeView({ lod, plot: main, stage, redraw });
+  const wholeView = new WholeView({ lod, plot: main, stage, redraw });
   const picture = new Picture(main, new Raster(lod, stage.rows, palette), hidden, {
     // The host's rows, those of memory and of a critical path are drawn over the others.
     rows: () => stage.visible.filter(({ host, memory, path }) => !host && !memory && !path),
@@ -204,7 +207,7 @@ async function start() {
       hover.place();
       interactions.painted();
       follow(from, to);
-      whole.look({ from, to, width: main.canvas.width, rows: stage.visible });
+      wholeView.look({ from, to, width: main.canvas.width, rows: stage.visible });
     },
   });
   const thumbnailRows = miniRows(scene, stage.rows, first.mini);
@@ -225,7 +228,7 @@ async function start() {
     scrolling.update();
     picture.draw(true);
   };
-  const heat = scene.layout.collapsed ? heatmapOver(lod, scene, stage, navigation, () => interactions?.views.moved()) : null;
+  const heat = scene.layout.collapsed && !scene.compared ? heatmapOver(lod, scene, stage, navigation, () => interactions?.views.moved()) : null;
   if (heat) theme.follow(({ name }) => heat.paint(name));
   const refit = () => {
     resized();
@@ -233,7 +236,7 @@ async function start() {
   };
   const order = new RowOrder({ order: $("#order"), which: $("#which"), stage, scene, changed: refit });
   names.pin = (track) => order.pin(track);
-  const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole, measure: () => interactions.measure });
+  const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole: wholeView, measure: () => interactions.measure });
   const save = () => saved.save().catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
   interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, hidden, hide, order, heat, loaded, save, redraw });
   interactions.card.changed = () => {
@@ -244,7 +247,7 @@ async function start() {
     $("#card").scrollIntoView({ block: "nearest" });
   };
   const findings = (interactions.findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: refit }));
-  const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole });
+  const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole: wholeView });
   // Used by tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact() && (!served || lod.settled);
   globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, saved, timing, exact };

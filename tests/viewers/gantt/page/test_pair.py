@@ -14,16 +14,17 @@ from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.comparison.compare import compare
-from dptrace.comparison.step_alignment import align_steps, run_steps
+from dptrace.comparison.step_alignment import align_runs, align_steps, run_steps
 from dptrace.errors import DptraceError
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
+from dptrace.viewers.base.page import Markup
 from dptrace.viewers.base.time_saved import time_saved_sentence
 from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Role, chart
 from dptrace.viewers.gantt.page import pair as pair_page
-from dptrace.viewers.gantt.page.document import run_data
-from dptrace.viewers.gantt.page.pair import paired_chart, paired_scene
-from tests.support.browser import browser_test, open_page
+from dptrace.viewers.gantt.page.document import document, run_data
+from dptrace.viewers.gantt.page.pair import StepPages, paired_chart, paired_scene
+from tests.support.browser import browser_test, open_page, until
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import SHARE_FIGURES, settle, show, visible_range
 from tests.support.jobs import job, late_run, run_of
@@ -138,6 +139,37 @@ def test_the_scene_names_the_runs() -> None:
     assert {0} == {one["strip"] for one in data["freed"]}
     assert all(one["ns"] < 0 for one in data["freed"])
     assert np.sum([one["ns"] for one in data["freed"]]) == aligned.saved_ns()
+
+
+def test_several_runs_share_an_axis() -> None:
+    """Each of three is the second of a pair with A; steps are as long as in the slowest, and names stay own."""
+    factors = {"exposed": 0.2, "idle": 0.5}
+    runs = [job(4), job(3, seed=1, factors=factors, path="runs/b"), job(5, ranks=3, seed=2, path="runs/c")]
+    pairs = align_runs(runs)
+    drawn, data = paired_scene(*pairs)
+
+    assert [("A", "B"), ("A", "C")] == [pair.names for pair in pairs]
+    lengths = [run_steps(run).length_ns[:3] for run in runs]
+    assert np.diff(pairs[0].slots_ns).tolist() == np.max(lengths, axis=0).tolist()
+    assert ["A", "A", "B", "B", "C", "C", "C"] == [track.run for track in drawn.tracks]
+    assert [run.splits[-1].figures["forward_ns"][:3].sum() for run in runs] == [
+        sum(d for _, d, part in lane(drawn, track, Role.PHASES) if part == Part.FORWARD) for track in (1, 3, 6)
+    ]
+    assert {1, 2} >= {one["strip"] for one in data["freed"]}
+    said = [time_saved_sentence(pair) for pair in pairs]
+    assert all(f"{letter} " in text for letter, text in zip("BC", said, strict=True))
+    page = pair_page.document(*runs)
+    assert all(str(Markup.escape(text)) in page for text in said)
+
+
+def test_steps_of_a_served_page_are_pages() -> None:
+    """Those with these numbers; others, and what is no list of numbers, are refused."""
+    pages = StepPages(job(4))
+    drawn = pages("4,6") or b""
+
+    assert [None] * 4 == [pages(text) for text in ("1", "1,x", "1,2/3", ",".join("123456789"))]
+    assert all(rf'"{letter} \u00b7 step {number}"' in drawn.decode() for letter, number in (("A", 4), ("B", 6)))
+    assert b"<p>runs/job: no step has a number 97" in (pages("4,97") or b"")
 
 
 # The page of two runs on one axis, in a browser.
@@ -283,7 +315,7 @@ def test_waits_that_only_one_run_knows_are_not_zero_in_the_other(browser: Browse
 @pytest.mark.parametrize("by_step", [True, False])
 def test_both_alignments_draw(runs: tuple[Run, Run], by_step: bool) -> None:
     """Each has its own sentence about the saved time."""
-    page: Any = pair_page.document(*runs, by_step)
+    page: Any = pair_page.document(*runs, by_step=by_step)
 
     aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]), by_step, compare(*runs))
     assert time_saved_sentence(aligned).replace("'", "&#39;") in page
@@ -315,3 +347,32 @@ def test_a_prediction_has_its_own_verdict(runs: tuple[Run, Run]) -> None:
     assert '<p class="answer">With compute 2×: 1 ms a step</p>' in shown
     assert compare(*runs, with_kernels=False).summary() not in shown
     assert PAYLOAD not in shown
+
+
+@browser_test
+def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) -> None:
+    """Each chosen step begins at 0 and has its own figures; a button leads to the whole run, as does a link to steps
+    that do not exist."""
+    run, path = job(5), tmp_path / "page.html"
+    path.write_text(document(run), encoding="utf-8")
+    with open_page(browser, path) as (page, errors):
+        settle(page)
+        whole = visible_range(page)
+        page.locator("#compare").click()
+        for step in ("step 4", "step 6"):
+            page.locator("#card .link", has_text=step).click()
+        until(page, "document.documentElement.dataset.ready === '1' && location.hash", "#compare=4,6")
+        settle(page)
+        assert [expected(run, 0), expected(run, 2)] == shown_bars(page)
+        tracks = page.evaluate("dptrace.scene.tracks.map(({ label, bounds }) => [label.split(' · ')[0], bounds[0]])")
+        assert ["step 4", "step 4", "step 6", "step 6"] == [label for label, _ in tracks]
+        assert [0, 0] == [min(begin for label, begin in tracks if label == step) for step in ("step 4", "step 6")]
+        page.locator("#compare").click()
+        page.locator("#card .chip").click()
+        until(page, "!dptrace.scene.compared && document.documentElement.dataset.ready === '1'", True)
+        settle(page)
+        assert whole == visible_range(page)
+        page.evaluate("location.hash = '#compare=1,97'")
+        settle(page)
+        assert page.evaluate("!dptrace.scene.compared")
+        assert [] == errors

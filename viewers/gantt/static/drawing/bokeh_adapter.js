@@ -32,6 +32,11 @@ class BokehFigure {
     this.view.model.x_range.setv({ start: from, end: to });
   }
 
+  /** Set the range that its tools cannot leave. */
+  bound({ from, to }) {
+    this.view.model.x_range.setv({ bounds: [from, to] });
+  }
+
   /** Call `moved` with the range that a tool of Bokeh has set, and `painted` when the frame may have another place. */
   follow(moved, painted) {
     const { x_range: shown } = this.view.model;

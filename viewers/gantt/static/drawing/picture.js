@@ -83,7 +83,7 @@ export class Plot {
   /** `below` is the height of the plot above this one, with whose axis this one begins; null for none. */
   constructor(figure, { from, to }, height, below = null) {
     // `paint` is called whenever the plot is painted.
-    Object.assign(this, { figure, events: figure, below, range: { from, to }, paint: () => {}, repaint: oncePerFrame(() => this.paint()) });
+    Object.assign(this, { figure, events: figure, below, range: { from, to }, whole: { from, to }, paint: () => {}, repaint: oncePerFrame(() => this.paint()) });
     this.#place = { left: 0, right: RIGHT, top: EDGE, height };
     // Bokeh's layers are in a shadow root, out of reach of the page's style sheet.
     this.layer = Object.assign(document.createElement("div"), { className: "layer", style: "position:absolute;inset:0;pointer-events:none" });
@@ -99,6 +99,7 @@ export class Plot {
   /** Go to a figure of Bokeh, which is laid out like this plot. */
   join(bokeh) {
     bokeh.arrange(this.#place);
+    bokeh.bound(this.whole);
     bokeh.show(this.range);
     bokeh.follow((range) => this.#move(range), () => this.paint());
     bokeh.primary.after(this.layer);

@@ -5,6 +5,7 @@
  */
 
 import { typing } from "../../../base/static/dom.js";
+import { chosenSteps } from "../data/compared.js";
 import { rankNames, ranksOf, ranksText, stepNamed } from "../data/rows.js";
 
 /** Maximum length of a setting, and of a whole view, in characters. */
@@ -60,6 +61,7 @@ const SETTINGS = {
       else if (!target && !finding) navigation.all();
     },
   },
+  compare: { form: /^\d{1,12}(,\d{1,12}){1,7}$/, walks: true, read: ({ scene }) => scene.compared?.keys.join() },
   step: { form: TEXT, walks: true, read: ({ navigation }) => navigation.stepShown() },
   rank: { form: /^\d{1,6}$/ },
   find: { form: TEXT, read: ({ searchBar }) => searchBar.hits?.text, show: ({ searchBar }, value = "") => searchBar.search(value) },
@@ -186,6 +188,8 @@ export class ViewHistory {
   async show(text, enters = false) {
     const turn = ++this.#turn, view = readView(text);
     this.#showing = true;
+    // A page is made of all steps, or of some to compare: for others, it is loaded again.
+    if (chosenSteps(this.page.scene, view.compare).join() !== (this.page.scene.compared?.keys ?? []).join()) return void location.reload();
     for (const [key, { late, show }] of Object.entries(SETTINGS)) {
       if (late) await this.begun;
       if (turn !== this.#turn) return;

@@ -15,12 +15,13 @@ import { SearchIndex } from "../data/search.js";
 import { ServedSearch } from "../served/served_search.js";
 import { Selection } from "../interaction/select.js";
 import { RangePanel } from "./range_panel.js";
+import { Steps } from "./steps.js";
 import { ViewHistory } from "../interaction/view.js";
 
 /** How long the button says that the link is copied, in ms. */
 const COPIED_MS = 1600;
 /** Buttons of the toolbar, and the key that does the same. */
-const KEY_OF = { tables: "t", measure: "m", idle: "i", streams: "r", path: "k", save: "e", link: "l", marks: "b", help: "?" };
+const KEY_OF = { tables: "t", compare: "x", measure: "m", idle: "i", streams: "r", path: "k", save: "e", link: "l", marks: "b", help: "?" };
 
 const $ = (selector) => document.querySelector(selector);
 
@@ -43,6 +44,7 @@ export class Interactions {
       redraw();
     };
     this.range = new RangePanel({ plot, stage, lod, scene, columns, card: this.card, search: searchIndex, button: $("#tables"), closed: () => this.measure.clear(), redraw });
+    this.steps = new Steps({ scene, card: this.card, button: $("#compare") });
     this.measure = new Measure(plot, hover, { onSpan: (span) => this.range.measured(span), onModeChange: (yes) => press("#measure", yes) });
     for (const [id, key] of Object.entries(KEY_OF)) $(`#${id}`).addEventListener("click", () => this.#acts[key]());
     $("#link").hidden = Boolean(scene.embedded);
@@ -132,6 +134,7 @@ export class Interactions {
     "/": () => this.searchBar.open(),
     "?": () => $("#keys").showModal(),
     t: () => this.range.toggle(),
+    x: () => this.steps.toggle(),
     m: () => (this.measure.mode = !this.measure.mode),
     i: () => this.showIdle(),
     r: () => this.showStreams(),

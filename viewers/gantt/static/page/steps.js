@@ -1,0 +1,39 @@
+/** The panel of steps to compare: two or more that are chosen stand side by side on one axis. */
+
+import { button, element, sortable } from "../../../base/static/dom.js";
+import { stepsOf } from "../data/compared.js";
+import { duration } from "../data/text.js";
+
+/** Steps on one axis. */
+const MOST = 8;
+
+export class Steps {
+  constructor({ scene, card, button: opener }) {
+    Object.assign(this, { scene, card, opener, steps: stepsOf(scene), chosen: new Set(scene.compared?.keys) });
+    // A page of several runs compares those, and a frame in a notebook has no address to go to.
+    opener.hidden = this.steps.length < 2 || Boolean(scene.embedded || (scene.groups && !scene.compared));
+    opener.setAttribute("aria-pressed", String(Boolean(scene.compared)));
+  }
+
+  toggle() {
+    if (this.opener.hidden) return;
+    if (this.card.key === "steps") return void this.card.hide();
+    const note = element("p", "quiet", "Choose two or more: each begins at 0, on one axis.");
+    const rows = this.steps.map(({ key, label, name, ns }) => {
+      const choice = button("link", label, { title: name, onclick: () => this.#choose(key, choice) });
+      choice.setAttribute("aria-pressed", String(this.chosen.has(key)));
+      return { cells: [choice, duration(ns)], values: [label, ns] };
+    });
+    const all = button("chip", "Show the whole run", { hidden: !this.scene.compared, onclick: () => (location.hash = "") });
+    this.card.show("steps", "Compare steps", [note, all, sortable(["step", "length"], rows)]);
+  }
+
+  #choose(key, choice) {
+    if (!this.chosen.delete(key)) this.chosen.add(key);
+    choice.setAttribute("aria-pressed", String(this.chosen.has(key)));
+    if (this.chosen.size < 2 || this.chosen.size > MOST) return;
+    const keys = this.steps.flatMap(({ key: own }) => (this.chosen.has(own) ? [own] : [])).join();
+    if (this.scene.served) open(`steps/${keys}`);
+    else location.hash = `#compare=${keys}`;
+  }
+}
