@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -107,6 +107,7 @@ def open(
     jobs: int | None = None,
     dask: str | None = None,
     figures_only: bool = False,
+    ignore: Iterable[int] = (),
     align: bool = True,
 ) -> Run:
     """Read a run: a run folder, a trace file, several files, a folder or a glob of traces, or URLs of them.
@@ -125,6 +126,7 @@ def open(
         dask: address of a Dask scheduler whose workers read the files, or ``"local"``.
         figures_only: drop all intervals but communication once the figures are computed. This keeps runs of thousands
             of ranks small; pictures and :meth:`Run.kernels` need the intervals.
+        ignore: ranks to leave out, as if they had not been recorded.
         align: correct clocks that are off before ranks are compared, drawn or exported.
 
     Raises:
@@ -132,12 +134,17 @@ def open(
     """
     from dptrace.load.open import open_run
     from dptrace.readers.discovery import path_text
+    from dptrace.run.selection import ranks_of
 
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
     patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)
     rules = (phase_labels,) if isinstance(phase_labels, str) else tuple(phase_labels)
-    read_options = ReadOptions(patterns, rules, step_range, strict, cache, jobs, dask, figures_only, align=align)
+    read_options = ReadOptions(
+        *(patterns, rules, step_range, strict, cache, jobs, dask, figures_only),
+        ignore=tuple(sorted(ranks_of(ignore))),
+        align=align,
+    )
     return Run(**vars(open_run([path_text(path) for path in paths], read_options)))
 
 

@@ -48,6 +48,10 @@ REASONS = {
 """Why a figure is unknown, by the premise that fails: the end of a sentence with "unknown, because"."""
 
 
+CUT = "Any step may lack work from the missing part"
+"""What is said of a file that is cut."""
+
+
 class Note(msgspec.Struct, frozen=True):
     """A sentence on a run, or on one of its files."""
 
@@ -58,6 +62,11 @@ class Note(msgspec.Struct, frozen=True):
     """The file's name; empty for the whole run."""
     kind: str = ""
     """The premise that fails, one of those above; empty for what limits no figure."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it says that a file is cut, so that work is missing."""
+        return CUT in self.text
 
     def __str__(self) -> str:
         """Return the sentence, after the name of its file."""

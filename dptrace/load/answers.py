@@ -36,7 +36,8 @@ class StoredAnswers(msgspec.Struct, frozen=True):
         """Return an answer that the cache has, or compute it, and keep it where nothing has changed since."""
         if devices is not self.devices:
             return compute()
-        entry = answer_entry(self.identities, (self.read_options.patterns, self.read_options.strict, *question))
+        how = self.read_options.patterns, self.read_options.strict, self.read_options.ignore
+        entry = answer_entry(self.identities, (*how, *question))
         known = read_entry(entry, type, mapped=False)
         if known is not None:
             return known

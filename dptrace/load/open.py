@@ -27,6 +27,7 @@ from dptrace.load import rank_file
 from dptrace.load.answers import StoredAnswers, identities_of
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
+from dptrace.load.spoiled import only_whole_steps, spoiling, without_ignored, without_ignored_files
 from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
 from dptrace.readers.communication import communication_names
 from dptrace.readers.discovery import Sources, find
@@ -139,7 +140,8 @@ def open_run(
     # Report an invalid pattern before a long read.
     communication_names((), read_options.comm_patterns)
     read_rules(read_options.phase_labels)
-    sources, results, share = sources or find(paths), dict[int, RankFile | DptraceError](), SharedValues()
+    results, share = dict[int, RankFile | DptraceError](), SharedValues()
+    sources = without_ignored(sources or find(paths), read_options.ignore)
     found, keeps = sources.files, read_options.cache and not read_options.figures_only
     identities = identities_of(found) if keeps else (None,)
     progress(0, len(sources.files), sources.files[0].name)
@@ -154,6 +156,7 @@ def open_run(
                 results[index] = share(result)
             progress(len(results), len(sources.files), sources.files[index].name)
         sources, results = split_ranks(sources, results)
+    sources, results = without_ignored_files(sources, results, read_options.ignore)
     run = _joined(sources, results, " ".join(map(redact, paths)), read_options)
     return (
         run if None in identities else replace(run, answers=StoredAnswers(found, identities, read_options, run.devices))
@@ -166,12 +169,14 @@ def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name:
     files, left_out = collect_results(sources, results)
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
-    devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
+    whole = [only_whole_steps(file) for _, file in pairs]
+    devices = tuple(d.with_rank(rank) for (rank, _), (own, _) in zip(pairs, whole, strict=True) for d in own)
     devices = _drop_unfinished_steps(devices, sources.metadata)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
     contradictions = _contradictions(ranks, [file.world_size for file in files])
     # Damage first: it affects every figure.
-    notes = [damage for file in files for damage in file.damage]
+    notes = [*spoiling(ranks, files), *(damage for file in files for damage in file.damage)]
+    notes += [note for _, left in whole for note in left]
     notes += [
         Note("is a copy of {}; a copy is no further rank: leave it out.", (of,), copy) for copy, of in _copies(files)
     ]
@@ -302,7 +307,8 @@ def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
     first = list(islice((rank for rank in range(world_size) if rank not in present), 8))
     listed = ", ".join(map(str, first)) + (f" and {absent - len(first):,} more" if absent > len(first) else "")
     word = "rank" if absent == 1 else "ranks"
-    return [f"The job had {plural(world_size, 'rank')}; no trace was read for {word} {listed}."]
+    bound = " Gains have ranges with and without them as late as the others." if 4 * absent <= world_size else ""
+    return [f"The job had {plural(world_size, 'rank')}; no trace was read for {word} {listed}.{bound}"]
 
 
 # Which rank each file is, and what becomes of a file that can't be read.

@@ -39,6 +39,8 @@ class ReadOptions:
     """What is read of each file again next: it is put into the cache at once, by the process that reads the file."""
     operators: bool = False
     """Also read operators with their inputs, in the same pass over each file, for what is asked of them next."""
+    ignore: tuple[int, ...] = ()
+    """Ranks that are left out, as if they had not been recorded."""
     align: bool = True
     """Correct clocks that are off before ranks are compared, drawn or exported; it changes nothing that is read."""
 

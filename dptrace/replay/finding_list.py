@@ -14,6 +14,7 @@ from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.stragglers import measured_waiting
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
+from dptrace.replay.absent import absent_ranks
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.gains import GainEstimate, Measurer, late_ranks
 from dptrace.replay.transforms.change import Change, HiddenCollectives
@@ -103,7 +104,7 @@ class FindingList:
         if self._refusal is not None:
             found = (*measured_waiting(context), *found)
             return tuple(sorted(map(self._refused, found), key=lambda finding: -finding.counted_ns))
-        late = [self._measured(*one) for one in late_ranks(run, self._measurer)]
+        late = [self._measured(*one) for find in (late_ranks, absent_ranks) for one in find(run, self._measurer)]
         waiting = list[Finding]()
         if late and not any(one.is_known for one in late):
             waiting = [replace(one, gain=late[0].finding.gain) for one in measured_waiting(context)]

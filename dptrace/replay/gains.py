@@ -142,6 +142,9 @@ class Measurer:
         if self._inferred and gained[0].mean() >= _NOTABLE * self.step_ns:
             strict = step_lengths(change.apply(replay.strict.model), replay.chosen)
             gained.append(self._per_step(self._base[1], strict))
+        if replay.held is not None and gained[0].mean() >= _NOTABLE * self.step_ns:
+            held = step_lengths(change.apply(replay.held.model), replay.chosen)
+            gained.append(self._per_step(replay.held, held))
         bounded = self._bounded((change,), model, gained[0])
         doubts = replay.doubts_about((change,), bounded.predicted_ns, bounded.least[0], bounded.steady)
         gain = Gain(change.describe(), doubts=tuple(dict.fromkeys(doubt.kind for doubt in doubts)))
@@ -334,7 +337,7 @@ class LateRanks(NamedTuple):
     """A finding on late ranks, and the run without it."""
 
     finding: Finding
-    change: WithoutExcesses
+    change: Change
     lost_ns: float
     """What these ranks lose in a step, of the mean rank that can wait for them."""
 

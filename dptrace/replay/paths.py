@@ -24,6 +24,7 @@ from dptrace.timeline.model import (
     HostLabel,
     main_activity,
 )
+from dptrace.timeline.steps import with_usual_steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -344,15 +345,18 @@ class StepEnds(msgspec.Struct, frozen=True):
 
 def step_order(model: Model) -> tuple[str, ...]:
     """Return the names of all steps in the order of their times; some ranks can lack some."""
-    known = {timeline.windows.names for timeline in model.run.timelines}
-    return known.pop() if len(known) == 1 else step_grid(model.run.devices).steps
+    run = model.run
+    usual = with_usual_steps(run.timelines)
+    known = {run.timelines[number].windows.names for number in usual}
+    return known.pop() if len(known) == 1 else step_grid([run.devices[number] for number in usual]).steps
 
 
 def step_ends(model: Model) -> StepEnds:
     """Return what ends each step of a run: the next mark on each host, and all that was launched up to it."""
     order = step_order(model)
     tasks, steps = list[Int64](), list[Int64]()
-    for timeline, (_, own) in zip(model.run.timelines, model.place, strict=True):
+    for number in with_usual_steps(model.run.timelines):
+        timeline, (_, own) = model.run.timelines[number], model.place[number]
         counted = (own >= 0) & (timeline.step >= BEFORE_FIRST)
         tasks.append(model.over[own[counted]])
         # Entry -1 is for what came before the rank's first step: 4 5 6 → 4 5 6 3.

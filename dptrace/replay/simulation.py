@@ -21,7 +21,7 @@ from dptrace.replay.graph.schedule import Schedule, Simulation, Times, Ways, run
 from dptrace.replay.representatives import Representatives
 from dptrace.run.run import Run
 from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Kind, Timeline, Windows
-from dptrace.timeline.steps import CpuSteps, device_windows
+from dptrace.timeline.steps import CpuSteps, device_windows, with_usual_steps
 
 # The timelines of a run that went differently, and the ends of its steps.
 
@@ -266,23 +266,34 @@ class Outcome(StepLengths, frozen=True, dict=True):
 def choose(run: Run, whole: Run) -> StepSelection:
     """Choose the steps that all selected ranks have, without one that was cut off.
 
+    Where there is none, a few ranks have others, such as those whose steps are not marked: the steps of the rest count.
+
     Args:
         run: the run with the ranks and steps that were selected.
         whole: the run that they were selected from.
 
     Raises:
-        DptraceError: no step is on all ranks.
+        DptraceError: no step is on most of the ranks.
     """
     numbers = {(t.rank, t.device): i for i, t in enumerate(whole.timelines)}
-    own = [timeline.windows.names for timeline in run.timelines]
-    steps = [name for name in own[0] if all(name in names for names in own)]
+    chosen = run.timelines
+    steps = _common_steps(chosen)
     if not steps:
+        chosen = tuple(run.timelines[number] for number in with_usual_steps(run.timelines))
+        steps = _common_steps(chosen)
+    if not steps or 2 * len(chosen) <= len(run.timelines):
         raise DptraceError(f"{run.path}: no step is on all ranks, so their steps can't be compared.")
-    timelines = tuple(numbers[t.rank, t.device] for t in run.timelines)
+    timelines = tuple(numbers[t.rank, t.device] for t in chosen)
     walls = recorded_figures(whole, _chosen(whole, timelines, steps))[:, :, WALL].mean(axis=0)
     if len(steps) > 1 and walls[-1] < _CUT_OFF * median(walls[:-1]):
         del steps[-1]
     return _chosen(whole, timelines, steps)
+
+
+def _common_steps(timelines: Sequence[Timeline]) -> list[str]:
+    """Return the steps that all of these have."""
+    first, *others = (dict.fromkeys(timeline.windows.names) for timeline in timelines)
+    return [name for name in first if all(name in names for names in others)]
 
 
 def _chosen(whole: Run, timelines: tuple[int, ...], steps: Sequence[str]) -> StepSelection:
@@ -380,7 +391,8 @@ def without_host(model: Model) -> Model:
 
 # How long a step takes in the long run: no shorter than the host alone needs, nor than the devices alone.
 
-_HOST_WAITS = (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE)
+_FREE = (EdgeKind.SYNCHRONIZE, EdgeKind.HIDDEN, EdgeKind.QUEUE, EdgeKind.PEER)
+"""Waits of hosts for devices, and for ranks that were not recorded, whose own pace is unknown."""
 
 
 class SteadyState(msgspec.Struct, frozen=True):
@@ -402,7 +414,7 @@ def steady_state(model: Model) -> SteadyState:
     more than its queue holds later, or behind.
     """
     edge = model.graph.edge
-    free = with_times(model, lag_ns=np.where(edge.of(*_HOST_WAITS), NEVER, edge.lag_ns))
+    free = with_times(model, lag_ns=np.where(edge.of(*_FREE), NEVER, edge.lag_ns))
     graph = free.graph
     on_device = graph.of(TaskKind.MEMORY, TaskKind.COMMUNICATION, TaskKind.TRANSFER)
     if not model.run.on_cpu:
@@ -423,8 +435,9 @@ def _device_step(model: Model, simulation: Simulation) -> int:
 
     Work that a host without delays launches before the first step is none of the time after it.
     """
-    lengths = [np.diff(bounds) for bounds in step_bounds(model, simulation)]
-    return max(_slowest(lengths), _slowest([_own_work(model, number, simulation) for number in range(len(lengths))]))
+    bounds, usual = step_bounds(model, simulation), with_usual_steps(model.run.timelines)
+    lengths = [np.diff(bounds[number]) for number in usual]
+    return max(_slowest(lengths), _slowest([_own_work(model, number, simulation) for number in usual]))
 
 
 def _own_work(model: Model, number: int, simulation: Simulation) -> Int64:

@@ -15,7 +15,7 @@ from dptrace.analysis.per_gpu.split import FIGURE_WORDS, FIGURES
 from dptrace.core.checks import holds
 from dptrace.core.intervals import median
 from dptrace.core.table import html_table, step_number
-from dptrace.core.units import duration, milliseconds, share, signed_milliseconds
+from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
 from dptrace.replay import simulation
 from dptrace.replay.graph.build import Model, build_model, residuals, whole_run
 from dptrace.replay.graph.model import INFERRED
@@ -52,6 +52,8 @@ _MAX_INFERRED = 0.04
 """Share of a step that waits may explain which only times suggest."""
 _MAX_ABSENT, _MAX_HOST = 0.5, 0.95
 """Shares of the critical path beyond which ranks that were not recorded, or hosts, set the length of a step."""
+_MOST_ABSENT = 0.25
+"""Share of a job's ranks up to which those that were not recorded are taken for ranks like the others."""
 _MAX_BOUND = 0.05
 """Share of a step by which the steady state may bound a prediction."""
 
@@ -142,10 +144,17 @@ def doubts_of_replay(question: Question) -> Sequence[Doubt]:
 
 def _about_absent(question: Question) -> Sequence[Doubt]:
     """Check whether ranks that were not recorded decide."""
-    found = []
+    found, model = [], question.model
+    lacking = model.run.world_size - len(model.whole.ranks)
     if question.absent_share > _MAX_ABSENT:
         text = f"The step is set by ranks that were not recorded ({share(question.absent_share)} of it)."
-        found.append(Doubt("absent_ranks", text, True))
+        found.append(Doubt("absent_ranks", text, not 0 < lacking <= _MOST_ABSENT * model.run.world_size))
+    elif lacking > 0 and question.changes and model.bounds_absent:
+        text = (
+            f"{plural(lacking, 'rank')} of the job {'was' if lacking == 1 else 'were'} not recorded. The least gain is "
+            "that with them as late as the last of the others at each of their collectives."
+        )
+        found.append(Doubt("absent_ranks", text, False))
     unsized_ns = _unsized_ns(question.model) / question.steps
     if unsized_ns > _MAX_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
         spent = f"{duration(unsized_ns)} of each step go to collectives"
@@ -398,6 +407,11 @@ class Replay:
         return outcome(self.model.without_inferred(), self.chosen)
 
     @cached_property
+    def held(self) -> Outcome | None:
+        """The run as it was, where ranks that were not recorded come as late as they may have; None without any."""
+        return outcome(self.model.with_absent_as_late(), self.chosen) if self.model.bounds_absent else None
+
+    @cached_property
     def measured(self) -> NDArray[np.int64]:
         """Figures as recorded: timelines × steps × figures."""
         return simulation.recorded_figures(self.whole, self.recorded)
@@ -499,10 +513,11 @@ class Replay:
     def _models(self, changes: Sequence[Change], interference: Interference | None) -> list[Model]:
         """Return the changed models: with all waits, without those that only times suggest, at other slowdowns."""
         model, strict = self.model, self.strict.model
+        held = [self.held.model] if self.held is not None and changes else []
         for change in changes:
-            model, strict = change.apply(model), change.apply(strict)
+            model, strict, held = change.apply(model), change.apply(strict), [change.apply(one) for one in held]
         if interference is None:
-            return [model, strict]
+            return [model, strict, *held]
         slowed = [with_interference(self.model, self.base.times, model, one) for one in interference.variants()]
         most = slowed[-1]
         if self.model.run.on_cpu and any(isinstance(change, Replicate) for change in changes):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -520,3 +522,13 @@ def is_recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArr
     np.maximum.at(until, inside[shown], trace.end_ns[again[shown]])
     node = last_enclosing(trace, nodes, thread, time)
     return (node >= 0) & (time <= until[node])
+
+
+def with_usual_steps(timelines: Sequence[Timeline]) -> list[int]:
+    """Return the numbers of the timelines that have steps of the run, not others, as one has whose steps are unmarked.
+
+    Where most timelines share steps, these are the run's.
+    """
+    names = [timeline.windows.names for timeline in timelines]
+    usual = set(max(Counter(names).items(), key=lambda pair: pair[1])[0]) if names else set[str]()
+    return [number for number, own in enumerate(names) if usual.intersection(own)]

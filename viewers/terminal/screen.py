@@ -67,7 +67,10 @@ def _parts(run: Run, width: int, findings: int, ranks: int, deep: int) -> Iterat
         yield plain(f"{text} of the schedule{formula}.")
     yield ""
     # What was left out, or is unknown, matters more than what was inferred.
-    ordered = {note: 2 * note.startswith("Left out") + ("unknown" in note) for note in (*run.notes, *analysis.notes)}
+    ordered = {
+        note: 4 * ("--ignore" in note) + 2 * note.startswith("Left out") + ("unknown" in note)
+        for note in (*run.notes, *analysis.notes)
+    }
     notes = sorted(ordered, key=lambda note: -ordered[note])
     if notes:
         more = f" ({plural(len(notes) - 1, 'more note')}: --notes)" if notes[1:] else ""

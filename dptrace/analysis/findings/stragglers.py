@@ -117,6 +117,8 @@ _ADVICE = {
     NO_CORE: "Pin processes to cores, give each rank no more threads than its share (OMP_NUM_THREADS), and look for "
     "other load on the machine.",
     "nothing_recorded": UNRECORDED_ADVICE,
+    "not_recorded": "Add its trace, which shows what it does longer; until then, its share of the waiting is a "
+    "remainder: what the collectives take beyond others like them.",
     "unknown": "Check its timeline before the collective.",
 }
 

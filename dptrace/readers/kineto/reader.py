@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.gpu import GpuProperties, properties_of
 from dptrace.core.intervals import Int64, median, unique
-from dptrace.core.notes import DEVICE, LENGTHS, RECORDS, Note
+from dptrace.core.notes import CUT, DEVICE, LENGTHS, RECORDS, Note
 from dptrace.core.units import plural, ranks_text, sanitize
 from dptrace.errors import SeveralRanksError, TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
@@ -452,7 +452,7 @@ def damage_of(name: str, columns: EventSink, cut_off: Note | None) -> list[Note]
     """Describe what was truncated, repaired or dropped in the file *name*, a sentence each."""
     damage = []
     if cut_off:
-        rest = "The recording is complete" if columns.saw_last_event else "Any step may lack work from the missing part"
+        rest = "The recording is complete" if columns.saw_last_event else CUT
         damage.append(replace(cut_off, text=f"{cut_off.text} {rest}."))
     text = "{} repaired: invalid JSON (control characters, backslashes, invalid bytes or numbers, commas)."
     counts = {text: columns.repaired, "{} left out that could not be decoded.": columns.dropped}

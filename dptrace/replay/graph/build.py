@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.causes import CAUSES
-from dptrace.core.intervals import Int64, members, repeated, unique
+from dptrace.core.intervals import Int64, median, members, repeated, unique
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -122,8 +122,9 @@ def _ran_throughout(process: Process, kernel: NDArray[np.bool_], interval: Int64
 
 # Collectives as meetings of ranks: one transfer that starts once the last rank has arrived, and ends for all.
 
-_LATE_NS = 5 * US
-"""A collective that takes this much longer than its transfer waited for a rank that was not recorded."""
+_LATE_NS, _UNSTEADY = 5 * US, 0.15
+"""A collective that takes this much longer than its transfer, and by this share, waited for a rank that was not
+recorded."""
 _LEFT_EARLY_NS = 100 * US
 """A rank that leaves this long before the last arrives waits for no other: the root of a broadcast, a sender."""
 
@@ -153,6 +154,8 @@ class Transfers(msgspec.Struct, frozen=True):
     """Whether ranks of the group are not recorded."""
     sized: NDArray[np.bool_]
     """Whether its transfer is known: all ranks are recorded, or others of its size show it."""
+    shown: NDArray[np.bool_]
+    """Whether it does not depend on ranks that are missing: all are recorded, or were in others like it."""
     task: Int64
     """Number of each transfer's task."""
     arrival: Int64
@@ -214,10 +217,12 @@ def add_rendezvous(
     length = np.where(waits, end - start, np.iinfo(np.int64).max)
     shortest, longest = _reduce(np.minimum, length, first), _reduce(np.maximum, end - start, first)
     absent = (matches.size[known] > np.bincount(instance, minlength=len(known))) | (~matches.complete[known] & partial)
-    usual, sized = _usual_transfer(matches, known, np.minimum(shortest, longest))
+    # The last of the recorded ranks to arrive waits for none of them.
+    alone = np.where(matches.synchronizing[known], np.minimum(shortest, longest), longest)
+    usual, sized, shown = _usual_transfer(matches, known, np.minimum(shortest, longest), absent)
     # How long a message takes depends on when its peer is ready: one whose peer is unknown takes what it took.
     sized &= matches.synchronizing[known]
-    transfer = np.where(absent, np.where(sized, np.minimum(usual, longest), longest), np.minimum(shortest, longest))
+    transfer = np.where(absent, np.where(sized, np.minimum(usual, alone), alone), np.minimum(shortest, longest))
     transfers = Transfers(
         arrived_ns=arrived,
         duration_ns=transfer,
@@ -228,6 +233,7 @@ def add_rendezvous(
         group=matches.group[known],
         absent=absent,
         sized=sized | ~absent,
+        shown=(sized & shown) | ~absent,
         task=first_task + np.arange(len(known)),
         arrival=member[waits & own],
         instance=instance[waits & own],
@@ -235,7 +241,7 @@ def add_rendezvous(
     )
     for one, from_end in ((waits & own, True), (~waits & own, False)):
         edges.add(member[one], transfers.task[instance[one]], later[one], EdgeKind.RENDEZVOUS, from_end)
-    transfers = _with_peers(edges, transfers, longest)
+    transfers = _with_peers(edges, transfers, alone)
     # On a CPU, a thread leaves a collective only when it gets a core.
     # So it is where the ranks of an all-to-all on GPUs leave at different times.
     first_end = _reduce(np.minimum, np.where(waits, end, np.iinfo(np.int64).max), first)
@@ -306,7 +312,7 @@ def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_],
     instance = transfers.instance.copy()
     instance[own] = len(transfers) + np.arange(len(own))
     left = np.maximum(end[own], transfers.arrived_ns[of])
-    alike = ("arrived_ns", "kind", "dtype", "bytes", "group", "absent", "sized", "match")
+    alike = ("arrived_ns", "kind", "dtype", "bytes", "group", "absent", "sized", "shown", "match")
     return replace(
         transfers,
         **{name: np.append(column := getattr(transfers, name), column[of]) for name in alike},
@@ -322,31 +328,63 @@ def _reduce(function: np.ufunc, values: Int64, first: Int64) -> Int64:
     return result
 
 
-def _usual_transfer(matches: Matches, known: Int64, shortest: Int64) -> tuple[Int64, NDArray[np.bool_]]:
-    """Return the shortest duration among the collectives of each one's kind, group and size, and where it is known."""
+def _usual_transfer(
+    matches: Matches, known: Int64, shortest: Int64, absent: NDArray[np.bool_]
+) -> tuple[Int64, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return how long the transfers of collectives like each one take, where it is known, and where all ranks show it.
+
+    That is the median of those with all their ranks, of the same kind and bytes, in groups of one purpose; without any,
+    the shortest of the same group.
+    """
     kinds = {kind: i for i, kind in enumerate(dict.fromkeys(matches.kind.tolist()))}
+    purposes = {purpose: i for i, purpose in enumerate(dict.fromkeys((g.description, g.size) for g in matches.groups))}
+    purpose = np.array([purposes[group.description, group.size] for group in matches.groups], np.int64)
+    group = matches.group[known].astype(np.int64)
     kind = np.array([kinds[one] for one in matches.kind[known].tolist()], np.int64)
-    _, size = np.unique(matches.bytes[known], return_inverse=True)
-    key = (kind * (int(matches.group.max(initial=0)) + 1) + matches.group[known]) * (len(known) + 1) + size
-    _, same = np.unique(key, return_inverse=True)
+    size = matches.bytes[known]
+    own = _alike(kind, group, size)
     usual = np.full(len(known), np.iinfo(np.int64).max)
-    np.minimum.at(usual, same, shortest)
-    return usual[same], matches.bytes[known] > 0
+    np.minimum.at(usual, own, shortest)
+    usual = usual[own]
+    like = _alike(kind, purpose[group] if len(group) else group, size)
+    shown = np.zeros(len(known), np.bool_)
+    for one in unique(like[absent]).tolist():
+        alike = like == one
+        if (whole := alike & ~absent).any():
+            usual[alike & absent], shown[alike] = int(median(shortest[whole])), True
+    return usual, size > 0, shown
 
 
-def _with_peers(edges: Edges, transfers: Transfers, longest: Int64) -> Transfers:
-    """Let the ranks that were not recorded arrive as long after the group's previous collective as they did."""
+def _alike(kind: Int64, group: Int64, size: Int64) -> Int64:
+    """Return a number for each collective that is equal for those of one kind, group and size."""
+    _, size = np.unique(size, return_inverse=True)
+    key = (kind * (int(group.max(initial=0)) + 1) + group) * (len(size) + 1) + size
+    same: Int64 = np.unique(key, return_inverse=True)[1]
+    return same
+
+
+def _with_peers(edges: Edges, transfers: Transfers, alone: Int64) -> Transfers:
+    """Let the ranks that were not recorded arrive as long after the group's previous collective as they did.
+
+    Where they did not come last, they may have come as late as the last one that is recorded: such an arrival has an
+    edge that holds in :meth:`Model.with_absent_as_late` alone.
+
+    Args:
+        alone: how long the last of the recorded ranks to arrive was in each collective.
+    """
     order = np.lexsort((transfers.arrived_ns, transfers.group))
     previous = np.full(len(transfers), -1, np.int64)
     same = transfers.group[order[1:]] == transfers.group[order[:-1]]
     previous[order[1:][same]] = order[:-1][same]
-    late = longest - transfers.duration_ns
+    late = alone - transfers.duration_ns
     came = transfers.end_ns - transfers.duration_ns - transfers.end_ns[previous]
-    waited = transfers.absent & (late > _LATE_NS)
-    follows = waited & (previous >= 0) & (came >= 0)
-    before, after = previous[follows], np.flatnonzero(follows)
-    edges.add(transfers.task[before], transfers.task[after], came[follows], EdgeKind.PEER)
-    return replace(transfers, duration_ns=transfers.duration_ns + np.where(waited & ~follows, late, 0))
+    waited = transfers.absent & (late > np.maximum(_LATE_NS, _UNSTEADY * transfers.duration_ns))
+    linked = transfers.absent & (previous >= 0) & (came >= 0)
+    follows = linked & waited
+    for one, lag in ((follows, came), (linked & ~waited, np.full(len(came), NEVER))):
+        edges.add(transfers.task[previous[one]], transfers.task[one], lag[one], EdgeKind.PEER)
+    own = transfers.absent & ~follows
+    return replace(transfers, duration_ns=np.where(own, alone, transfers.duration_ns))
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -370,6 +408,12 @@ class Model(msgspec.Struct, frozen=True):
         return len(self.whole.ranks) < self.run.world_size
 
     @property
+    def bounds_absent(self) -> bool:
+        """Whether ranks that were not recorded may have come as late as others somewhere."""
+        edge = self.graph.edge
+        return bool((edge.of(EdgeKind.PEER) & (edge.lag_ns == NEVER)).any())
+
+    @property
     def whole(self) -> Run:
         """The run with all ranks, also those that others stand for."""
         return self.run if self.of is None else self.of.whole
@@ -385,6 +429,13 @@ class Model(msgspec.Struct, frozen=True):
         edge = self.graph.edge
         lags = np.where(edge.of(*INFERRED), NEVER, edge.lag_ns)
         return replace(self, graph=replace(self.graph, edge=replace(edge, lag_ns=lags)))
+
+    def with_absent_as_late(self) -> Model:
+        """Return the model in which ranks that were not recorded come as late as the last recorded one, or later."""
+        graph, edge = self.graph, self.graph.edge
+        came = graph.start_ns[edge.dst] - graph.end_ns[edge.src]
+        lags = np.where(edge.of(EdgeKind.PEER) & (edge.lag_ns == NEVER), came, edge.lag_ns)
+        return replace(self, graph=replace(graph, edge=replace(edge, lag_ns=lags)))
 
     def with_edges(self, edge: Edge) -> Model:
         """Return the model with other edges between the same tasks."""

@@ -83,7 +83,8 @@ class Compute(Change, frozen=True):
     def apply(self, model: Model) -> Model:
         graph = model.graph
         durations = scaled(graph.duration_ns, graph.of(TaskKind.COMPUTE), 1 / self.speedup)
-        return with_times(model, durations, scaled(graph.edge.lag_ns, graph.edge.of(EdgeKind.PEER), 1 / self.speedup))
+        peers = graph.edge.of(EdgeKind.PEER) & (graph.edge.lag_ns > NEVER)
+        return with_times(model, durations, scaled(graph.edge.lag_ns, peers, 1 / self.speedup))
 
 
 class Bandwidth(Change, frozen=True):
@@ -231,17 +232,17 @@ class HiddenCollectives(Change, frozen=True):
         most = 0.0
         if self.lacks_ranks(model):
             return most
+        steps = max(1, *(len(process.mark_tasks) - 1 for process in model.processes))
         for process in model.processes:
             own = np.unique(model.over[process.interval_tasks])
             own = own[model.graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)[own]]
-            steps = max(1, len(process.mark_tasks) - 1)
             most = max(most, float(model.graph.duration_ns[own].sum()) / steps)
         return most
 
     def lacks_ranks(self, model: Model) -> bool:
-        """Return whether ranks of these collectives were not recorded."""
+        """Return whether the transfers of these collectives are unknown, since ranks were not recorded."""
         transfers = model.transfers
-        return bool((transfers.absent & _collectives(model, self.kind)[transfers.task]).any())
+        return bool((~transfers.shown & _collectives(model, self.kind)[transfers.task]).any())
 
 
 def _collectives(model: Model, kind: str) -> NDArray[np.bool_]:

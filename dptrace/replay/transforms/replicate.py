@@ -245,6 +245,7 @@ class _Plan:
             group=np.zeros(count, np.int32),
             absent=np.zeros(count, np.bool_),
             sized=np.ones(count, np.bool_),
+            shown=np.ones(count, np.bool_),
             match=np.full(count, -1),
             task=transfer,
             arrival=arrival,

@@ -169,7 +169,8 @@ def _cuts_of_all(model: Model, peers: Peers, launched: Int64) -> Iterator[_Cuts]
         if peers.by_step:
             found = _by_step(pieces, labels, peers, count)
         else:
-            found = _by_collective(pieces, labels, peers, count, len(model.run.timelines[0].windows))
+            steps = max(len(timeline.windows) for timeline in model.run.timelines)
+            found = _by_collective(pieces, labels, peers, count, steps)
         yield from _named(list(found), peers, launched, labels)
 
 

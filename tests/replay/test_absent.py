@@ -1,0 +1,77 @@
+"""Ranks that are missing, cut or without marks: what is said of the others stands, and what is not known is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.analysis.findings.finding import Finding
+from dptrace.errors import UsageError
+from dptrace.replay.findings import findings_of
+from tests.support.mesh import Mesh
+
+SLOW = Mesh(slow={5: 1.3})
+TRUE_NS = 1000 * (SLOW.step_us() - Mesh().step_us())
+
+
+def late(run: dptrace.Run) -> list[Finding]:
+    """Return the findings on late ranks that are not minor."""
+    return [finding for finding in findings_of(run) if finding.kind == "straggler" and not finding.is_minor]
+
+
+@pytest.mark.parametrize("spoiled", ["missing", "cut", "unmarked"])
+def test_a_straggler_is_found_although_another_rank_is_spoiled(tmp_path: Path, spoiled: str) -> None:
+    """Rank 2 has no trace, half of one, or one without steps; what rank 5 costs the others is measured all the same."""
+    which: dict[str, Collection[int]] = {spoiled: (2,)}
+    run = dptrace.open(SLOW.write(tmp_path / "run", **which), cache=False)
+
+    [finding] = late(run)
+
+    gain = finding.gain
+    assert [5] == finding.evidence["ranks"]
+    assert gain.ns is not None
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
+    assert gain.ns == pytest.approx(TRUE_NS, rel=0.1)
+    # A rank that is missing may come as late as the last of the others: then the straggler costs nothing.
+    assert (spoiled == "missing") == (gain.low_ns == 0)
+    assert gain.low_ns <= TRUE_NS <= gain.high_ns
+    assert (spoiled != "missing") == any("--ignore 2" in note and "rank2.pt" in note for note in run.notes)
+
+
+def test_a_straggler_without_a_trace_is_named(tmp_path: Path) -> None:
+    """Rank 5 has no trace: the others' collectives show that it came late, and what a step gains if it does not."""
+    run = dptrace.open(SLOW.write(tmp_path / "run", missing=(5,)), cache=False)
+
+    [finding] = late(run)
+
+    assert ([5], "not_recorded") == (finding.evidence["ranks"], finding.evidence["cause"])
+    assert finding.gain.ns == pytest.approx(TRUE_NS, rel=0.1)
+    assert finding.evidence["rank"] in run.ranks
+
+
+def test_steps_that_a_cut_file_lacks_work_of_are_left_out(tmp_path: Path) -> None:
+    """The file of rank 2 ends in its last step: that one does not count for it."""
+    run = dptrace.open(SLOW.write(tmp_path / "run", cut=(2,)), cache=False)
+
+    steps = {timeline.rank: timeline.windows.names for timeline in run.timelines}
+
+    assert steps[1][:-1] == steps[2]
+
+
+def test_a_rank_can_be_ignored(tmp_path: Path) -> None:
+    """It counts as not recorded, whether its file's name or its content says which it is."""
+    folder = SLOW.write(tmp_path / "run", cut=(2,))
+    hidden = folder / "other.pt.trace.json"
+    next(folder.glob("*rank3.*")).rename(hidden)
+
+    run = dptrace.open(folder, ignore=(2, 3), cache=False)
+
+    assert (0, 1, 4, 5, 6, 7) == run.ranks
+    assert 8 == run.world_size
+    assert not any("is cut" in note for note in run.notes)
+    with pytest.raises(UsageError, match="ignore"):
+        dptrace.open(folder, ignore=range(8), cache=False)
