@@ -54,7 +54,7 @@ def page_picture(content: str, path: Path, height: int) -> None:
 
 
 def view_pictures() -> None:
-    """Draw some of the views as SVG, as ``dptrace view --svg`` does."""
+    """Draw some of the views as SVG, as ``dptrace view -o`` does."""
     for mode, name in (("ddp", "breakdown"), ("ddp", "heatmap"), ("interleaved", "gantt")):
         run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))
         file = f"view_{name}.svg" if name != "gantt" else f"gantt_{mode}.svg"

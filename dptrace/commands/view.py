@@ -7,36 +7,23 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.answer import HTML, PNG, SVG, Form, form_of, refuse
+from dptrace.commands.shared.answer import HTML, PDF, PNG, SVG, Answer, Destination, file_options, refuse
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import (
     Selection,
     align_option,
-    force_option,
     opening_options,
     run_options,
 )
-from dptrace.commands.shared.output import (
-    OutputFile,
-    console,
-    file_stem,
-    print_hint,
-    print_written,
-    progress,
-    quoted_paths,
-    write_page,
-    write_pdf,
-    write_png,
-    write_text,
-)
+from dptrace.commands.shared.output import NORMAL, QUIET, console, file_stem, print_hint, progress, quoted_paths
 from dptrace.commands.shared.reading import open_with_progress, with_findings
-from dptrace.core.files import check_output
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.readers.source import is_url
@@ -49,27 +36,21 @@ if TYPE_CHECKING:
 _GANTT, _FINDINGS = "gantt", "findings"
 _DEFAULT_WIDTH, _MAX_SIZE = 1600, 16_000
 """Of a PNG in pixels."""
-_PICTURE_OPTIONS = {".png": "--png", ".svg": "--svg", ".pdf": "--figure"}
-"""The option that writes a picture with such a suffix."""
-_PDF = Form("PDF", (".pdf",))
-_FIGURE_FORMS = (SVG, _PDF, PNG)
 _FIGURE_DENSITY = 3
 """Pixels of a PNG for each pixel of the figure."""
+_PICTURES = (SVG, PNG, PDF)
 
 _PATH_ALONE = (
-    "--critical-path is drawn on the Gantt page of one run in one file: leave --text, --against, --view, --svg, --png, "
-    "--figure and --serve out. --ranks and --steps make a page smaller."
-)
-_FIGURE_ALONE = (
-    "--figure draws the Gantt chart of one run into one file; leave -o, --text, --view, --svg, --png, --serve and "
-    "--against out, or run the command twice."
+    "--critical-path is drawn on the Gantt page of one run: leave --text, --against, --view, --figure, --serve and "
+    "pictures out. --ranks and --steps make a page smaller."
 )
 MOST_RUNS = 8
 """Runs on one axis."""
-_TWO = "Three or more runs are drawn as a page: leave --text, --svg and --png out, or name one run with --against."
+_TWO = "Three or more runs are drawn as a page: leave --text and pictures out, or name one run with --against."
+_FIGURE_ALONE = "--figure draws the Gantt chart of one run; leave --text, --view, --serve and --against out."
 _SERVED_ALONE = (
-    "--serve, --host and --port serve the Gantt page of one run and can't be combined with -o, --text, --view, "
-    "--against, --svg or --png."
+    "--serve, --host and --port serve the Gantt page of one run and can't be combined with -o, --text, --view or "
+    "--against."
 )
 
 
@@ -77,8 +58,7 @@ _SERVED_ALONE = (
 class _Options:
     """What to show, and where."""
 
-    output: Path | None
-    force: bool
+    to: Destination
     no_browser: bool
     text: bool
     against: tuple[str, ...]
@@ -88,10 +68,8 @@ class _Options:
     port: int | None
     host: str | None
     view: str
-    svg: Path | None
-    png: Path | None
     size: tuple[int, int] | None
-    figure: Path | None
+    figure: bool
     figure_width: int | None
     annotate: bool
 
@@ -101,16 +79,16 @@ class _Options:
         return self.view == _GANTT
 
     @property
-    def pictured(self) -> bool:
-        """Whether a picture of a view is asked for."""
-        return self.svg is not None or self.png is not None
+    def has_page(self) -> bool:
+        """Whether a page is asked for: by its name, or by nothing else."""
+        return self.to.has(HTML) or not (self.text or self.to.targets)
 
     @property
     def has_findings(self) -> bool:
         """Whether findings are shown: with the Gantt chart of one run, in its figure if asked for, or on their own."""
-        if self.view == _FINDINGS or self.figure is not None:
+        if self.view == _FINDINGS or self.figure:
             return self.view == _FINDINGS or self.annotate
-        return self.is_gantt and not (self.pictured or self.against)
+        return self.is_gantt and not self.against and (self.text or self.has_page)
 
     @property
     def served(self) -> bool:
@@ -122,47 +100,24 @@ class _Options:
         """Whether two runs are aligned at each pair of steps."""
         return self.align_steps != "start"
 
-    def check(self) -> None:
-        """Refuse options that do not go together, and files that would be overwritten, before any work."""
-        refuse(self._contradictions())
-        for path, form in ((self.svg, SVG), (self.png, PNG), (self.output, HTML)):
-            if path is not None:
-                check_output(path, self.force)
-                form_of(path, (form,))
-        if self.figure is not None:
-            check_output(self.figure, self.force)
-
-    def _contradictions(self) -> Iterator[tuple[object, str]]:
+    def contradictions(self) -> Iterator[tuple[object, str]]:
         """Yield whether options contradict each other, and what to do instead."""
-        pair, figure = bool(self.against), self.figure is not None
-        other_than_page = self.text or self.pictured or not self.is_gantt or pair
+        pair = bool(self.against)
+        other_than_page = self.text or not self.is_gantt or pair
         yield self.align_steps is not None and not pair, "--align needs a second run; name it with --against RUN."
-        yield self.critical_path and (other_than_page or self.served or figure), _PATH_ALONE
         yield (
-            self.text and self.output is not None,
-            "--text draws in the terminal; leave -o out, or redirect it: --text > view.txt.",
+            self.critical_path and (other_than_page or self.served or self.figure or self.to.has(*_PICTURES)),
+            _PATH_ALONE,
         )
-        yield self.size is not None and self.png is None, "--size is the size of a PNG; add --png FILE."
-        yield (
-            self.pictured and (self.text or self.output is not None),
-            "--svg and --png write a picture; leave -o and --text out, or run the command twice.",
-        )
-        yield (
-            pair and not self.is_gantt,
-            "--against draws two Gantt charts, as page, --svg, --png or --text; leave --view out.",
-        )
-        yield len(self.against) > 1 and (self.text or self.pictured), _TWO
+        yield self.served and (other_than_page or self.to.targets), _SERVED_ALONE
+        yield self.figure and (other_than_page or self.served), _FIGURE_ALONE
+        yield self.figure and (self.has_page or self.size), "--figure is a picture: add -o FILE.svg, .pdf or .png."
+        yield self.annotate and not self.figure, "--annotate changes a figure; add --figure."
+        yield self.figure_width is not None and not self.figure, "--figure-width changes a figure; add --figure."
+        yield self.size is not None and not self.to.has(PNG), "--size is the size of a PNG; add -o FILE.png."
+        yield pair and not self.is_gantt, "--against draws Gantt charts; leave --view out."
+        yield len(self.against) > 1 and (self.text or self.to.has(*_PICTURES)), _TWO
         yield len(self.against) >= MOST_RUNS, f"A page holds {MOST_RUNS} runs at most; name fewer with --against."
-        suffix = "" if self.output is None else self.output.suffix.lower()
-        option = _PICTURE_OPTIONS.get(suffix, "")
-        yield option, f"-o writes a page, named .html. For a picture use: {option} {self.output}"
-        yield not figure and self.annotate, "--annotate changes a figure; add --figure FILE."
-        yield not figure and self.figure_width is not None, "--figure-width changes a figure; add --figure FILE."
-        if self.figure is not None:
-            form_of(self.figure, _FIGURE_FORMS)
-            _check_width(self.figure_width)
-        yield figure and (other_than_page or self.output is not None or self.served), _FIGURE_ALONE
-        yield self.served and (other_than_page or self.output is not None), _SERVED_ALONE
 
 
 def _check_width(width: int | None) -> None:
@@ -170,6 +125,20 @@ def _check_width(width: int | None) -> None:
         from dptrace.viewers.pages.gantt_svg import FIGURE_WIDTHS
 
         FIGURE_WIDTHS.check(width, "--figure-width")
+
+
+class _View(click.Command):
+    """The command, whose --figure once took the file's name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [part for word in args for part in (word.split("=", 1) if word.startswith("--figure=") else [word])]
+        for place in range(len(words) - 1):
+            if words[place] == "--figure" and words[place + 1].lower().endswith((".svg", ".pdf", ".png")):
+                words.insert(place + 1, "-o")
+                quiet = {"-q", "--quiet"} & {*words}
+                print_hint("--figure FILE is now --figure -o FILE.", QUIET if quiet else NORMAL)
+                break
+        return super().parse_args(ctx, words)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -195,15 +164,15 @@ def _list_views(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 
 _VIEW: dict[str, Any] = {"type": click.Choice([*NAMES, "list"]), "default": _GANTT, "metavar": "NAME", "is_eager": True}
-_VIEW_HELP = "What to show, as a page, --text, --svg or --png; list describes them. [gantt]"
+_VIEW_HELP = "What to show; list describes them. [gantt]"
+_OPENED = " [a page, opened in the browser]"
 _AGAINST = "Draw this run below RUN on the same axis, with the time that it saves; repeat it for more runs."
 _ALIGN = "Align two runs at each pair of steps, or only at the first. [step]"
 _PATH = "Mark what sets the length of a step: that of --steps, or of median length."
 _SERVE = "Serve the page until its tab is closed; always for very large runs without -o."
 _HOST = "Address of this machine to serve at. [127.0.0.1: this machine only]"
 _SIZE = "Size of the PNG in pixels: 1600x900. [1600 wide, all rows]"
-_PNG = "Write a PNG picture."
-_FIGURE = "Write a figure for papers and slides: .svg, .pdf or .png, in large type."
+_FIGURE = "Draw the picture for papers and slides: a step in large type."
 _WIDTH = "Width of the figure; a narrow one has larger type. [640]"
 _ANNOTATE = "Number the top findings in the figure and write them below."
 _EXAMPLES = """\b
@@ -212,15 +181,14 @@ Examples:
   dptrace view runs/naive --against runs/interleaved --against runs/ddp
   dptrace view runs/ddp --critical-path
   dptrace view runs/ddp --text
-  dptrace view runs/ddp --view breakdown --svg breakdown.svg
-  dptrace view runs/ddp --figure step.pdf --annotate
+  dptrace view runs/ddp --view breakdown -o breakdown.svg -o breakdown.html
+  dptrace view runs/ddp --figure --annotate -o step.pdf
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(cls=_View, epilog=_EXAMPLES)
 @run_options
-@click.option("-o", "--output", type=OutputFile(), help="Write the page to this file.")
-@force_option
+@file_options(HTML, *_PICTURES, aliases={"svg": SVG, "png": PNG}, about=_OPENED)
 @click.option("--no-browser", is_flag=True, help="Write the page without opening it.")
 @click.option("--text", is_flag=True, help="Draw in the terminal instead; useful over SSH.")
 @click.option("--against", metavar="RUN", multiple=True, help=_AGAINST)
@@ -230,10 +198,8 @@ Examples:
 @click.option("--port", type=Whole(1, 65535), metavar="N", help="Port to serve at. [a free one]")
 @click.option("--host", metavar="ADDRESS", help=_HOST)
 @click.option("--view", callback=_list_views, help=_VIEW_HELP, **_VIEW)
-@click.option("--svg", type=OutputFile(), help="Write an SVG picture.")
-@click.option("--png", type=OutputFile(), help=_PNG)
 @click.option("--size", type=parse_size, metavar="WxH", help=_SIZE)
-@click.option("--figure", type=OutputFile(), help=_FIGURE)
+@click.option("--figure", is_flag=True, help=_FIGURE)
 @click.option("--figure-width", type=Whole(), metavar="PIXELS", help=_WIDTH)
 @click.option("--annotate", is_flag=True, help=_ANNOTATE)
 @align_option
@@ -250,21 +216,40 @@ def command(
     pipeline, roofline and findings.
     """
     options = _Options(**shown)
-    options.check()
+    refuse(options.contradictions())
+    _check_width(options.figure_width)
     replayed = options.has_findings or options.critical_path
     every = options.critical_path
     runs = [open_with_progress(paths, read_options, verbosity, selection, replayed, all_ranks=every)]
     if options.has_findings:
         runs = [with_findings(runs[0], verbosity)]
     runs += [open_with_progress((path,), read_options, verbosity, selection) for path in options.against]
-    if options.figure is not None:
-        _write_figure(runs[0], options, options.figure, selection, verbosity)
-    elif options.pictured:
-        _write_pictures(runs, options, verbosity)
-    elif options.text:
+    if options.to.targets:
+        options.to.write(_answer(runs, options, selection))
+    if options.text:
         _print(runs, options)
-    else:
+    elif not options.to.targets:
         _show_page(runs, options, paths, read_options, selection, verbosity)
+
+
+def _answer(runs: Sequence[Run], options: _Options, selection: Selection) -> Answer:
+    """Return the page and the pictures of one run that was cut to *selection*, or of several."""
+    from dptrace.viewers.pages.gantt_svg import FIGURE_WIDTH, figure_svg, pair_svg
+    from dptrace.viewers.pages.view import picture
+    from dptrace.viewers.views.registry import VIEWS
+
+    @cache
+    def drawn() -> str:
+        if options.figure:
+            chosen = selection.steps is not None, selection.ranks is not None
+            return figure_svg(runs[0], *chosen, figure_width, options.annotate)
+        if len(runs) == 2:
+            return pair_svg(runs[0], runs[1], options.by_step, size[0])
+        return picture(VIEWS[options.view], runs[0], size[0])
+
+    figure_width = options.figure_width or FIGURE_WIDTH
+    size = (_FIGURE_DENSITY * figure_width,) if options.figure else options.size or (_DEFAULT_WIDTH,)
+    return Answer({HTML: lambda: _document(runs, options), SVG: drawn, PNG: lambda: (drawn(), *size), PDF: drawn})
 
 
 # Pages: written, opened in a browser, or served.
@@ -278,9 +263,9 @@ def _show_page(
     selection: Selection,
     verbosity: str,
 ) -> None:
-    """Write the page and open it, or serve what is too large for a file."""
+    """Keep the page and open it, or serve what is too large for a file."""
     gantt_chart = None
-    if len(runs) == 1 and options.output is None and options.is_gantt:
+    if len(runs) == 1 and options.is_gantt:
         from dptrace.viewers.gantt.chart import chart
         from dptrace.viewers.gantt.page.document import MAX_INTERVALS
 
@@ -292,9 +277,9 @@ def _show_page(
             _serve(run, gantt_chart, options, _index_entry(run, read_options, selection), verbosity)
             return
     shown = (*paths, *(word for path in options.against for word in ("--against", path)))
-    page = options.output or _cached_page_path((*shown, *("--critical-path",) * options.critical_path))
-    write_page(page, lambda: _document(runs, options, gantt_chart), verbosity)
-    if options.output is None and not options.no_browser and not open_browser(page.as_uri()):
+    page = _cached_page_path((*shown, *("--critical-path",) * options.critical_path))
+    replace(options.to, targets=((HTML, page),)).write(Answer({HTML: lambda: _document(runs, options, gantt_chart)}))
+    if not options.no_browser and not open_browser(page.as_uri()):
         # The terminal draws two runs at most.
         text = f"dptrace view {quoted_paths(shown[: len(paths) + 2])} --text"
         click.echo(
@@ -304,21 +289,25 @@ def _show_page(
         )
 
 
-def _document(runs: Sequence[Run], options: _Options, gantt_chart: Chart | None) -> str:
-    """Draw one run or two as a page."""
+def _document(runs: Sequence[Run], options: _Options, gantt_chart: Chart | None = None) -> str:
+    """Draw a run, or several on one axis, as a page."""
     if len(runs) > 1:
         from dptrace.viewers.gantt.page import pair as pair_page
 
         return pair_page.document(*runs, by_step=options.by_step)
-    if gantt_chart is not None or options.critical_path:
-        from dptrace.api import critical_path
+    if gantt_chart is not None:
         from dptrace.viewers.gantt.page import document as gantt
 
-        return gantt.document(runs[0], gantt_chart, path=critical_path(runs[0]) if options.critical_path else None)
+        return gantt.document(runs[0], gantt_chart)
     from dptrace.viewers.pages.view import document
     from dptrace.viewers.views.registry import VIEWS
 
-    return document(VIEWS[options.view], runs[0])
+    path = None
+    if options.critical_path:
+        from dptrace.api import critical_path
+
+        path = critical_path(runs[0])
+    return document(VIEWS[options.view], runs[0], path=path)
 
 
 def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> Path | None:
@@ -408,45 +397,6 @@ def open_browser(address: str) -> bool:
     needs_display = sys.platform not in ("darwin", "win32") or "SSH_CONNECTION" in os.environ
     has_display = not needs_display or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return has_display and webbrowser.open(address)
-
-
-# Pictures, figures for papers, and the terminal.
-
-
-def _write_pictures(runs: Sequence[Run], options: _Options, verbosity: str) -> None:
-    """Write the pictures of a view, or of two runs' Gantt charts on one axis."""
-    from dptrace.viewers.pages.gantt_svg import pair_svg
-    from dptrace.viewers.pages.view import picture
-    from dptrace.viewers.views.registry import VIEWS
-
-    width, height = options.size or (_DEFAULT_WIDTH, None)
-    with progress("Drawing", verbosity, measured=False):
-        if len(runs) == 2:
-            drawn = pair_svg(runs[0], runs[1], options.by_step, width)
-        else:
-            drawn = picture(VIEWS[options.view], runs[0], width)
-        if options.svg is not None:
-            write_text(options.svg, drawn)
-        if options.png is not None:
-            write_png(drawn, options.png, width, height)
-    for path in filter(None, (options.svg, options.png)):
-        print_written(path, verbosity)
-
-
-def _write_figure(run: Run, options: _Options, path: Path, selection: Selection, verbosity: str) -> None:
-    """Write the figure of a run that was cut to *selection*."""
-    from dptrace.viewers.pages.gantt_svg import FIGURE_WIDTH, figure_svg
-
-    width, form = options.figure_width or FIGURE_WIDTH, form_of(path, _FIGURE_FORMS)
-    with progress("Drawing", verbosity, measured=False):
-        drawn = figure_svg(run, selection.steps is not None, selection.ranks is not None, width, options.annotate)
-        if form is _PDF:
-            write_pdf(drawn, path)
-        elif form is PNG:
-            write_png(drawn, path, _FIGURE_DENSITY * width)
-        else:
-            write_text(path, drawn)
-    print_written(path, verbosity)
 
 
 def _print(runs: Sequence[Run], options: _Options) -> None:

@@ -94,22 +94,21 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
     "view": [
         ("RUN --annotate", 2, "add --figure"),
         ("RUN --figure-width 500", 2, "add --figure"),
-        ("RUN --figure x.gif", 2, "svg, .pdf or .png"),
-        ("RUN --figure x.svg --text", 2, "leave"),
-        ("RUN --figure x.svg --svg y.svg", 2, "leave"),
-        ("RUN --figure x.svg --figure-width 12", 2, "2,000"),
+        ("RUN --figure", 2, "-o FILE.svg"),
+        ("RUN --figure -o x.html", 2, "-o FILE.svg"),
+        ("RUN --figure -o x.gif", 2, ".svg, .png or .pdf"),
+        ("RUN --figure -o x.png --size 800x600", 2, "-o FILE.svg"),
+        ("RUN --figure -o x.svg --text", 2, "leave"),
+        ("RUN --figure -o x.svg --figure-width 12", 2, "2,000"),
         ("RUN --figure x.svg --against RUN", 2, "leave"),
         ("nowhere --view pie", 2, "'gantt', 'summary'"),
-        ("nowhere --size 10x10 --png x.png", 2, "for example 1600x900"),
-        ("nowhere --size 800x600", 2, "add --png FILE"),
+        ("nowhere --size 10x10 -o x.png", 2, "for example 1600x900"),
+        ("nowhere --size 800x600 -o x.svg", 2, "-o FILE.png"),
         ("nowhere --png x.jpg", 2, "name the file .png"),
         ("nowhere --svg x.PNG", 2, "name the file .svg"),
-        ("nowhere --svg x.svg --text", 2, "leave -o and --text out"),
-        ("nowhere --svg x.svg -o x.html", 2, "leave -o and --text out"),
-        ("nowhere --text -o x.html", 2, "leave -o out"),
-        ("nowhere -o new.png", 2, "--png new.png"),
-        ("nowhere -o new.svg", 2, "--svg new.svg"),
-        ("nowhere -o new.PDF", 2, "--figure new.PDF"),
+        ("nowhere --svg x.svg -o x.svg", 2, "two files"),
+        ("nowhere --text -o x.txt", 2, ".html, .svg, .png or .pdf"),
+        ("nowhere -o -", 2, "name a file"),
         ("nowhere -o none/out.html", 2, "create it first"),
         ("RUN --align start", 2, "--against RUN"),
         ("RUN --against OTHER --view breakdown", 2, "--view"),
@@ -120,12 +119,12 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
         ("RUN --steps 5:4", 2, "for example 4:6"),
         *(
             (f"RUN --critical-path {other}", 2, "--critical-path")
-            for other in ("--text", "--serve", "--svg a.svg", "--view idle", "--against b")
+            for other in ("--text", "--serve", "-o a.svg", "--view idle", "--against b")
         ),
         *(
             (f"nowhere {asked} {other}", 2, "Gantt page of one run")
             for asked in ("--serve", "--port 8000", "--host ::1")
-            for other in ("-o x.html", "--text", "--against y", "--svg x.svg", "--view heatmap")
+            for other in ("-o x.html", "--text", "--against y", "-o x.svg", "--view heatmap")
         ),
     ],
     "export": [("RUN -o all.txt", 2, ".pftrace"), ("nowhere -o all.json", 1, "nowhere")],
@@ -138,7 +137,14 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
 WRITES = (
     *("analyze RUN --json -o", "analyze RUN --csv -o", "analyze RUN --all -o", "kernels RUN --json -o"),
     *("critical-path RUN -o", "whatif RUN --json -o", "whatif RUN --export", "diff RUN OTHER --csv -o"),
-    *("diff RUN OTHER --html", "view RUN -o", "view RUN --svg", "view RUN --figure", "report RUN -o", "export RUN -o"),
+    *(
+        "diff RUN OTHER --html",
+        "view RUN -o",
+        "view RUN --svg",
+        "view RUN --figure -o",
+        "report RUN -o",
+        "export RUN -o",
+    ),
 )
 _SUFFIXES = {"--csv": ".csv", "--html": ".html", "--svg": ".svg", "--figure": ".svg", "--all": ".txt"}
 _PAGES = "critical-path RUN -o", "view RUN -o", "report RUN -o"

@@ -104,13 +104,12 @@ def test_a_browser_that_does_not_open_is_reported(folder: Path, monkeypatch: pyt
 
 
 def test_text_draws_in_the_terminal(folder: Path, tmp_path: Path) -> None:
-    """No page then, and no -o."""
+    """No page then."""
     result = run(folder, "--text")
 
     assert 0 == result.exit_code, result.output
     assert "rank 1" in result.output
     assert not (tmp_path / "cache").exists()
-    assert 2 == run(folder, "--text", "-o", tmp_path / "x.html").exit_code
 
 
 def test_ranks_and_steps_can_be_chosen(folder: Path, tmp_path: Path) -> None:

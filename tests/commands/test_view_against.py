@@ -82,7 +82,7 @@ def test_two_runs_stand_over_each_other_in_the_terminal(folders: tuple[Path, Pat
 def test_two_runs_are_a_picture_for_slides(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """As SVG, and as PNG as large as asked for, with the rows of both."""
     svg, png = tmp_path / "pair.svg", tmp_path / "pair.png"
-    result = run(folders[0], "--against", folders[1], "--svg", svg, "--png", png, "--size", "900x500")
+    result = run(folders[0], "--against", folders[1], "-o", svg, "--png", png, "--size", "900x500")
     names = re.findall(r">([AB] · rank \d) ", svg.read_text(encoding="utf-8"))
 
     assert 0 == result.exit_code, result.output

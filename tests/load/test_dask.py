@@ -114,7 +114,7 @@ VERBS = [
     "predict --json",
     "export -o OUT.json",
     "view -o OUT.html",
-    "view --svg OUT.svg --view memory",
+    "view -o OUT.svg --view memory",
     "report -o OUT.html",
     f"diff --json {REAL / 'interleaved_cpu_2ranks'}",
     f"diff -o OUT.html {REAL / 'interleaved_cpu_2ranks'}",

@@ -22,6 +22,7 @@ from dptrace.commands.shared.output import (
     print_written,
     progress,
     tables_text,
+    write_pdf,
     write_png,
     write_text,
 )
@@ -57,9 +58,14 @@ def _write_tables(show: Make, path: Path | None) -> None:
 
 
 def _write_png(make: Make, path: Path | None) -> None:
-    drawn, width = make()
+    drawn, *size = make()
     assert path is not None
-    write_png(drawn, path, width)
+    write_png(drawn, path, *size)
+
+
+def _write_pdf(make: Make, path: Path | None) -> None:
+    assert path is not None
+    write_pdf(make(), path)
 
 
 TEXT = Form("text", (".txt", ".log"), _write_tables)
@@ -75,7 +81,9 @@ HTML = Form("a page", (".html", ".htm"))
 SVG = Form("SVG", (".svg",))
 """Made as text."""
 PNG = Form("PNG", (".png",), _write_png)
-"""Made as an SVG, and the width of the picture in pixels."""
+"""Made as an SVG, and the width of the picture in pixels, or its width and height."""
+PDF = Form("PDF", (".pdf",), _write_pdf)
+"""Made as an SVG."""
 _FORMS = (TEXT, MARKDOWN, JSON, CSV, HTML, SVG, PNG)
 _PICTURE_WIDTH = 1200
 

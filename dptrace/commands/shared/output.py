@@ -153,14 +153,6 @@ def print_written(path: Path, verbosity: str) -> None:
     print_hint(f"Wrote {path} ({byte_size(size)})." if size else f"Wrote {path}.", verbosity)
 
 
-def write_page(path: Path, draw: Callable[[], str], verbosity: str) -> None:
-    """Draw a page with progress, write it, and print its size."""
-    with progress("Drawing", verbosity, measured=False):
-        page = draw()
-    write_text(path, page)
-    print_written(path, verbosity)
-
-
 def write_png(drawn: str, path: Path, width: int, height: int | None = None) -> None:
     """Write an SVG as a PNG of this size, else as high as it needs.
 

@@ -92,7 +92,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("predict --memory --params 7B --gpu-memory 1e400", 2, "--gpu-memory"),
         ("analyze RUN.json --params nan", 2, "--params"),
         ("analyze RUN.json --peak-tflops 1,5", 2, "--peak-tflops"),
-        ("view RUN.json --figure x.svg --figure-width 5", 2, "--figure-width"),
+        ("view RUN.json --figure -o x.svg --figure-width 5", 2, "--figure-width"),
         ("kernels RUN.json --top nan", 2, "--top"),
         ("analyze RUN.json --jobs 0", 2, "--jobs"),
         ("sweep --micro-batches 1,x", 2, "--micro-batches"),
