@@ -89,7 +89,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     split_picture(dptrace.open(str(ROOT / "traces" / "interleaved_cpu_2ranks")), IMAGES / "split.svg")
     view_pictures()
-    figure = dptrace.figure(dptrace.open(str(ROOT / "traces" / "ddp_cpu_2ranks")), annotate=True)
+    figure = dptrace.figure_svg(dptrace.open(str(ROOT / "traces" / "ddp_cpu_2ranks")), annotate=True)
     (IMAGES / "figure_ddp.svg").write_text(figure, encoding="utf-8")
     for mode in ("naive", "interleaved", "ddp"):
         run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))

@@ -19,6 +19,7 @@ from dptrace.run.run import Run as RunData
 
 if TYPE_CHECKING:
     import pandas as pd
+    from bokeh.models import Column
     from typing_extensions import Unpack
 
     from dptrace.comparison.compare import Comparison as Comparison
@@ -40,6 +41,7 @@ __all__ = [
     "explain",
     "export_trace",
     "figure",
+    "figure_svg",
     "hta_analysis",
     "memory",
     "open",
@@ -318,8 +320,31 @@ def show(
     return show(run, view, height, critical_path)
 
 
+def figure(run: RunData, *, every_rank: bool = False) -> Column:
+    """Draw the Gantt chart of a run as a Bokeh layout, for a notebook, Panel, ``bokeh serve`` or a page of your own.
+
+    Above the chart are the first findings, with a button that shows the place of each, and an overview; below it is the
+    split of what is shown. The legend hides categories. :func:`dptrace.show` shows the page of ``dptrace view``, which
+    has more and needs a frame.
+
+    Args:
+        run: the run to draw; ``run.select(ranks=..., steps=...)`` chooses a part. Of more than 40,000 intervals, the
+            short ones are drawn as sums.
+        every_rank: draw all ranks; by default, of more than eight only the most notable.
+
+    Returns:
+        A ``bokeh.models.Column``: each call makes new models, which belong to one document.
+
+    Raises:
+        DptraceError: the run has no step.
+    """
+    from dptrace.viewers.pages.gantt_layout import gantt_layout
+
+    return gantt_layout(run, every_rank)
+
+
 @speaks_python(figure_width="width")
-def figure(
+def figure_svg(
     run: RunData, *, width: int = 640, annotate: bool = False, every_step: bool = False, every_rank: bool = False
 ) -> str:
     """Draw the Gantt chart of one step as SVG, for papers and slides: rows, axis and legend in large type.

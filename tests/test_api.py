@@ -127,13 +127,13 @@ def test_a_run_is_one_line_and_a_small_table() -> None:
 def test_a_figure_is_svg_of_the_chosen_part() -> None:
     """One step, unless all are asked for; findings are numbered where that is asked for."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
-    one, every = dptrace.figure(run), dptrace.figure(run.select(ranks=[0]), every_step=True, width=1600)
+    one, every = dptrace.figure_svg(run), dptrace.figure_svg(run.select(ranks=[0]), every_step=True, width=1600)
 
     assert one.startswith("<svg")
     assert 1 == one.count(">step ")
     assert len(run.timelines[0].windows) == every.count(">step ")
     assert "rank 1" not in every
-    assert len(dptrace.figure(run, annotate=True)) > len(one)
+    assert len(dptrace.figure_svg(run, annotate=True)) > len(one)
 
 
 def test_an_algorithm_is_explained() -> None:

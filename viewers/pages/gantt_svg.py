@@ -643,7 +643,7 @@ def figure_svg(
     """
     FIGURE_WIDTHS.check(width, "--figure-width")
     part = run if every_step else middle_step_of(run)
-    part = part if every_rank else _some_ranks(part)
+    part = part if every_rank else some_ranks(part)
     gantt_chart = chart(part)
     if not gantt_chart.tracks or gantt_chart.end_ns <= 0:
         return message_svg(message(headline(run).title or "Gantt chart", "There is no step in this run."))
@@ -656,7 +656,7 @@ def figure_svg(
     return canvas.finish()
 
 
-def _some_ranks(run: Run) -> Run:
+def some_ranks(run: Run) -> Run:
     """Choose the most notable ranks of many, in their order."""
     if len(run.ranks) <= _MOST_RANKS:
         return run

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from bokeh.embed import file_html
+from bokeh.resources import INLINE
 
+import dptrace
 from dptrace import Run
 from dptrace.comparison.compare import compare
 from dptrace.viewers.pages import comparison, report
@@ -24,10 +27,11 @@ WATCH = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
 PAGES: dict[str, Callable[[Run], str]] = {
     "diff": lambda run: comparison.document(compare(run, run)),
     "report": report.document,
+    "layout": lambda run: file_html(dptrace.figure(run), INLINE),
     "notebook": lambda run: f"<!DOCTYPE html><title>x</title>{run.show('gantt')._repr_html_()}",
     **{name: lambda run, view=view: document(view, run) for name, view in VIEWS.items() if view.draw is not None},  # type: ignore[misc]
 }
-OPENED = ("diff", "report", "notebook", "breakdown", "heatmap", "bandwidth", "buckets")
+OPENED = ("diff", "report", "notebook", "layout", "breakdown", "heatmap", "bandwidth", "buckets")
 
 
 @pytest.mark.heavy
