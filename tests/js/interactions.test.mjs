@@ -5,6 +5,7 @@ import { streamsOf } from "../../viewers/gantt/static/stage/extra_rows.js";
 import { readView, writeView } from "../../viewers/gantt/static/interaction/view.js";
 import { ranksOf, ranksText, stepNamed } from "../../viewers/gantt/static/data/rows.js";
 import { CollectiveMembers } from "../../viewers/gantt/static/data/collectives.js";
+import { callsIn } from "../../viewers/gantt/static/data/calls.js";
 import { inRange } from "../../viewers/gantt/static/data/range.js";
 import { memberRows } from "../../viewers/gantt/static/interaction/select.js";
 import { Theme, looks, patternsOf } from "../../viewers/base/static/theme.js";
@@ -100,7 +101,19 @@ test("each kind's time in a window equals brute force, with overlaps counted onc
 test("names beyond the most that are listed are counted in the total", () => {
   const entries = Array.from({ length: 250 }, (_, i) => ({ lane: 0, start: i, duration: 250 - i, category: 0 })), lod = lodOf(entries, 6, 1);
   const { rows, others, total } = inRange(lod, { ...SCENE, tracks: [{ bounds: [0, 500] }, { bounds: [0, 500] }] }, { name: entries.map((_, i) => i) }, "kernels", 0, 500);
-  assert.deepEqual([rows.length, rows[0], rows[199], others, total], [200, [0, 1, 250], [199, 1, 51], 50, [250, (250 * 251) / 2]]);
+  assert.deepEqual([rows.length, rows[0], rows[199], others, total], [200, [0, 1, 250, 250], [199, 1, 51, 51], 50, [250, (250 * 251) / 2]]);
+});
+
+test("a list has the first intervals in an order, all that are wanted in its total, and each in a class of durations", () => {
+  const entries = Array.from({ length: 600 }, (_, i) => ({ lane: 3 * (i % 2), start: i, duration: 1 + ((i * 7919) % 600), category: 0 })), lod = lodOf(entries, 6, 1), name = Array.from(lod.start, (start) => start % 3);
+  const scene = { ...SCENE, tracks: [{ bounds: [0, 900] }, { bounds: [0, 900] }], names: ["b", "a", "c"] }, all = [...lod.start.keys()];
+  const listed = (asked) => callsIn(lod, scene, { name }, (text) => ({ names: ["b", "a", "c"].map((one) => one === text), collectives: [false] }), { from: 0, to: 900, ...asked });
+  const { total, classes, places } = listed({ by: "duration", down: true });
+  assert.deepEqual([total, classes.reduce((sum, [, count]) => sum + count, 0), places.length], [600, 600, 200]);
+  assert.deepEqual(places.map(({ lane, position }) => lod.duration[lod.indexOf(lane, position)]), [...lod.duration].sort((a, b) => b - a).slice(0, 200));
+  const starts = (found) => found.places.map(({ lane, position }) => lod.start[lod.indexOf(lane, position)]);
+  assert.deepEqual(starts(listed({ by: "start", down: false, text: "a" })), all.map((i) => lod.start[i]).filter((start) => start % 3 === 1).sort((a, b) => a - b));
+  assert.deepEqual(starts(listed({ by: "start", down: true, kernel: 2, from: 700, to: 701 })).every((start) => start % 3 === 2), true);
 });
 
 test("streams hold every recorded interval once, in order of time", () => {

@@ -17,21 +17,21 @@ export function button(className, text, more) {
   return Object.assign(element("button", className, text), { type: "button", ...more });
 }
 
-/** Return a table; a row may carry a `className`. Its first cell, which may be a node, names the row. */
+/** Return a table of texts or nodes; a row may carry a `className`. Its first cell names the row. */
 export function table(head, rows, className = "figures") {
   const node = element("table", className), body = element("tbody");
-  const heading = (content, scope) => {
-    const cell = Object.assign(element("th"), { scope });
+  const filled = (cell, content = "") => {
     cell.append(content);
     return cell;
   };
+  const heading = (content, scope) => filled(Object.assign(element("th"), { scope }), content);
   if (head) {
     node.append(element("thead"));
     node.tHead.insertRow().append(...head.map((text) => heading(text, "col")));
   }
   for (const cells of rows) {
     const row = element("tr", cells.className), [name, ...others] = cells;
-    row.append(heading(name, "row"), ...others.map((text) => element("td", "", text)));
+    row.append(heading(name, "row"), ...others.map((content) => filled(element("td"), content)));
     body.append(row);
   }
   node.append(body);
@@ -40,28 +40,30 @@ export function table(head, rows, className = "figures") {
 
 /** Compare two values of a column: numbers by size, texts by letters and the numbers in them, what is unknown last. */
 function byValue(one, other, sign) {
-  if (one === null || other === null) return (one === null) - (other === null);
+  const unknown = (value) => value === null || value === undefined || value === "";
+  if (unknown(one) || unknown(other)) return unknown(one) - unknown(other);
   return sign * (typeof one === "number" ? one - other : String(one).localeCompare(String(other), undefined, { numeric: true }));
 }
 
 /**
  * Return a table whose headings sort its rows { cells, values, className, last }; those that are `last` stay there. The
- * chosen `sorting` { column, down } is kept in that object.
+ * chosen `sorting` { column, down } is kept in that object. With `resort`, the rows are sorted already: it makes others.
  */
-export function sortable(head, rows, sorting = {}) {
+export function sortable(head, rows, sorting = {}, resort = null) {
   const node = table(head.map((text, column) => button("sort", text, { title: "Sort by this column", onclick: () => choose(column) })), rows.map(({ cells, className }) => Object.assign(cells, { className })));
   const [body] = node.tBodies, listed = rows.map((row, place) => ({ ...row, place, node: body.rows[place] }));
   const sort = () => {
     const { column, down } = sorting, sign = down ? -1 : 1;
     if (!(column in head)) return;
-    listed.sort((a, b) => Boolean(a.last) - Boolean(b.last) || byValue(a.values[column], b.values[column], sign) || a.place - b.place);
+    if (!resort) listed.sort((a, b) => Boolean(a.last) - Boolean(b.last) || byValue(a.values[column], b.values[column], sign) || a.place - b.place);
     body.append(...listed.map((row) => row.node));
     [...node.tHead.rows[0].cells].forEach((cell, i) => (cell.ariaSort = i === column ? (down ? "descending" : "ascending") : null));
   };
   const choose = (column) => {
     // Numbers begin with the largest.
     Object.assign(sorting, { column, down: sorting.column === column ? !sorting.down : typeof rows[0]?.values[column] === "number" });
-    sort();
+    if (resort) resort();
+    else sort();
   };
   sort();
   return node;

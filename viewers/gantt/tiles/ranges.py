@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role
 from dptrace.viewers.gantt.tiles.answers import within
-from dptrace.viewers.gantt.tiles.index import Rows
+from dptrace.viewers.gantt.tiles.index import BLOCK, Rows
 from dptrace.viewers.gantt.tiles.requests import Window
 from dptrace.viewers.gantt.tiles.store import StoredLane, TileStore
 
@@ -39,18 +39,21 @@ def split(store: TileStore, asked: Window) -> list[dict[str, Any]]:
 def kernels(store: TileStore, asked: Window) -> dict[str, Any]:
     """Return the kernels and copies of a range by name, those with the most time first; what runs at once counts each.
 
-    ``rows`` are name, number and ns of each name, ``others`` how many more there are, ``total`` number and ns of all.
+    ``rows`` are name, number, ns and ns of the longest of each name, ``others`` how many more there are, ``total``
+    number and ns of all.
     """
     count, time = np.zeros(len(store.names), np.int64), np.zeros(len(store.names))
+    longest = np.zeros(len(store.names), np.int64)
     for stored in store.lanes:
         if stored.role in (Role.COMPUTE.value, Role.MEMORY.value):
-            for name, ns in _named(store, stored, asked):
+            for name, ns, whole, _ in named(store, stored, asked):
                 count += np.bincount(name, minlength=len(count))
                 time += np.bincount(name, ns, minlength=len(time))
+                np.maximum.at(longest, name, whole)
     used = np.flatnonzero(count)
     listed = used[np.argsort(-time[used], kind="stable")][:MAX_KERNELS].tolist()
     return {
-        "rows": [[name, int(count[name]), float(time[name])] for name in listed],
+        "rows": [[name, int(count[name]), float(time[name]), int(longest[name])] for name in listed],
         "others": len(used) - len(listed),
         "total": [int(count.sum()), float(time.sum())],
         "names": {name: store.names[name] for name in listed},
@@ -100,15 +103,21 @@ def _touching(store: TileStore, stored: StoredLane, asked: Window) -> Iterator[_
         yield _cut(stored.lane.rows_of_blocks(np.arange(low, high)), begin, end)
 
 
-def _named(store: TileStore, stored: StoredLane, asked: Window) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield the names of these intervals and their ns; of blocks that lie in the range, nothing else is read."""
+def named(
+    store: TileStore, stored: StoredLane, asked: Window
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.int64] | int]]:
+    """Yield the names of these intervals, their ns, those of each as a whole, and the positions, or the first of them.
+
+    Of blocks that lie in the range, nothing else is read.
+    """
     lane = stored.lane
     for low, high, begin, end in _blocks(store, stored, asked):
         if lane.first[low] >= begin and lane.end[low:high].max() <= end:
-            yield lane.names_of_blocks(low, high)
+            name, ns = lane.names_of_blocks(low, high)
+            yield name, ns, ns, low * BLOCK
         else:
             rows, start, stop = _cut(lane.rows_of_blocks(np.arange(low, high)), begin, end)
-            yield rows.name, stop - start
+            yield rows.name, stop - start, rows.duration_ns, rows.position
 
 
 def _blocks(store: TileStore, stored: StoredLane, asked: Window) -> Iterator[tuple[int, int, float, float]]:

@@ -120,6 +120,15 @@ class NextHitRequest(msgspec.Struct, forbid_unknown_fields=True):
     direction: Annotated[int, msgspec.Meta(ge=-1, le=1)]
 
 
+class CallsRequest(Window, forbid_unknown_fields=True):
+    """The intervals of a range, of one kernel or with a text in their names, by name, rank, start or duration."""
+
+    by: Literal["name", "rank", "start", "duration"]
+    down: bool
+    kernel: Annotated[int, msgspec.Meta(ge=-1, le=2**31)] = -1
+    text: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
 class StreamsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The streams of a track."""
 

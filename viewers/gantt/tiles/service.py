@@ -17,10 +17,12 @@ from dptrace.core.intervals import Int64
 from dptrace.viewers.gantt.chart import Role
 from dptrace.viewers.gantt.tiles import answers, ranges
 from dptrace.viewers.gantt.tiles.answers import StreamLanes
+from dptrace.viewers.gantt.tiles.calls import calls
 from dptrace.viewers.gantt.tiles.index import BLOCK, NEVER, Lane, Rows
 from dptrace.viewers.gantt.tiles.requests import (
     BadRequest,
     BusyRequest,
+    CallsRequest,
     IntervalAtRequest,
     NextHitRequest,
     RowsRequest,
@@ -155,11 +157,15 @@ class Finder:
         found = {number: find_in(stored.lane, mask, wanted.field) for number, stored in lanes.items()}
         return {number: hits for number, hits in found.items() if hits.count}
 
-    def _search(self, wanted: str) -> dict[int, LaneHits]:
-        shorts = self._store.shorts
+    def masks(self, text: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which names, and which collectives, contain a text, ignoring case."""
+        wanted, shorts = text.strip().lower(), self._store.shorts
         names = [f"{name}\n{shorts.get(number, '')}" for number, name in enumerate(self._store.names)]
         collectives = np.array([wanted in _text(entry) for entry in self._store.about.collectives] or [False])
-        kernels = np.array([wanted in name.lower() for name in names] or [False])
+        return np.array([wanted in name.lower() for name in names] or [False]), collectives
+
+    def _search(self, wanted: str) -> dict[int, LaneHits]:
+        kernels, collectives = self.masks(wanted)
         found = {}
         for number, stored in enumerate(self._store.lanes):
             mask = collectives if stored.role == Role.COLLECTIVES.value else kernels
@@ -256,6 +262,7 @@ class TileService:
             "split": lambda body: ranges.split(store, decoded(body, Window)),
             "kernels": lambda body: ranges.kernels(store, decoded(body, Window)),
             "collectives": lambda body: ranges.collectives(store, decoded(body, Window)),
+            "calls": lambda body: calls(store, decoded(body, CallsRequest), finder.masks),
             "busy": lambda body: answers.busy(store, decoded(body, BusyRequest)),
             "exposed": lambda body: answers.exposed_per_step(store),
             "find": lambda body: finder.find(decoded(body, SearchRequest)),

@@ -14,6 +14,7 @@ from PIL import Image
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.causes import CAUSE_LABELS
 from dptrace.analysis.per_gpu.split import PART_LABELS
+from dptrace.core.units import duration
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline, Windows
 from dptrace.viewers.gantt.chart import chart
@@ -161,6 +162,39 @@ def test_the_panel_has_the_figures_of_the_range(browser: Browser, address: str) 
             check_collectives(page, run)
             check_kernels(page, run)
             check_idle(page, run)
+        assert [] == errors
+
+
+@browser_test
+def test_a_kernels_longest_call_is_three_clicks_away(browser: Browser, address: str) -> None:
+    """The table sorts by its columns; a kernel's longest call opens, and its number leads to the list of its calls."""
+    longest, name = max(
+        (int((timeline.end_ns - timeline.start_ns)[i]), timeline.names[timeline.name[i]])
+        for timeline in RUN.timelines
+        for i in np.flatnonzero(timeline.kind == Kind.COMPUTE)
+    )
+    count = sum(timeline.names[number] == name for timeline in RUN.timelines for number in timeline.name.tolist())
+    with open_page(browser, address) as (page, errors):
+        page.locator("#tables").click()
+        page.locator("#card .tabs button", has_text="Kernels").click()
+        settle(page)
+        page.locator("#card .sort", has_text="max").click()
+        first = page.locator("#card tbody tr").first.locator(".link")
+        assert short_names([name]).get(name, name) == first.first.text_content()
+        first.last.click()
+        facts = page.locator("#card .facts-table", has_text="duration")
+        facts.wait_for()
+        assert duration(longest) in (facts.text_content() or "")
+
+        page.locator("#tables").click()
+        show(page, 0, chart(RUN).end_ns)
+        page.locator("#card tbody tr").first.locator(".link").nth(1).click()
+        page.locator("#card .histogram").wait_for()
+        settle(page)
+        assert f"{count:,} intervals" in (page.locator("#card").text_content() or "")
+        assert duration(longest) == page.locator("#card tbody td").nth(2).text_content()
+        page.locator("#card input").fill("no such name")
+        page.locator("#card .histogram").wait_for(state="detached")
         assert [] == errors
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import covered, union
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
@@ -22,6 +23,7 @@ RUN = training_run(6_000, ranks=2)
 CHART = chart(RUN)
 SERVICE = TileService(build(CHART, collective_entries(CHART)))
 END = CHART.end_ns
+SHORTS = short_names(CHART.names)
 
 
 def ask(name: str, **request: object) -> Any:
@@ -121,7 +123,7 @@ def test_sums_are_those_of_the_split() -> None:
 def test_kernels_of_a_range_are_counted_by_name(low: float, high: float) -> None:
     """Number and time inside the range and the steps, as the chart's columns have them."""
     begin, end = round(low * END), round(high * END)
-    expected = {name: [0, 0] for name in range(len(CHART.names))}
+    expected = {name: [0, 0, 0] for name in range(len(CHART.names))}
     for lane in CHART.lanes:
         if lane.role in (Role.COMPUTE, Role.MEMORY):
             bounds = CHART.tracks[lane.track].bounds_ns
@@ -130,11 +132,44 @@ def test_kernels_of_a_range_are_counted_by_name(low: float, high: float) -> None
             for i in np.flatnonzero((start < last) & (stop > first)):
                 expected[int(lane.name[i])][0] += 1
                 expected[int(lane.name[i])][1] += int(min(stop[i], last) - max(start[i], first))
+                expected[int(lane.name[i])][2] = max(expected[int(lane.name[i])][2], int(lane.duration_ns[i]))
     found = ask("kernels", start=begin, end=end)
 
     assert {name: sums for name, sums in expected.items() if sums[0]} == {row[0]: row[1:] for row in found["rows"]}
-    assert [sum(sums) for sums in zip(*expected.values(), strict=True)] == found["total"]
+    assert [sum(sums) for sums in zip(*expected.values(), strict=True)][:2] == found["total"]
     assert 0 == found["others"]
+
+
+@pytest.mark.parametrize("by", ["name", "rank", "start", "duration"])
+@pytest.mark.parametrize("wanted", [{}, {"kernel": 1}, {"text": "ALL_reduce"}])
+def test_a_list_has_the_first_intervals_in_its_order(by: str, wanted: dict[str, object]) -> None:
+    """Of those in the range and the steps that are wanted; all count, each in its class of durations."""
+    begin, end = END // 3, END // 2
+    keys, total = [], 0
+    for number, lane in enumerate(CHART.lanes):
+        if lane.role not in (Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY):
+            continue
+        collective, bounds = lane.role is Role.COLLECTIVES, CHART.tracks[lane.track].bounds_ns
+        inside = (lane.start_ns < min(end, bounds[-1])) & (lane.start_ns + lane.duration_ns > max(begin, bounds[0]))
+        for i in np.flatnonzero(inside).tolist():
+            name = int(lane.name[i])
+            if wanted and (collective != ("text" in wanted) or (not collective and name != 1)):
+                continue
+            full = collective_entries(CHART)[name]["kind"] if collective else CHART.names[name]
+            title = full if collective else SHORTS.get(full, full)
+            key = {
+                "name": title,
+                "rank": lane.track,
+                "start": int(lane.start_ns[i]),
+                "duration": int(lane.duration_ns[i]),
+            }
+            total += 1
+            keys.append(((number, i), key[by]))
+    found = ask("calls", start=begin, end=end, by=by, down=True, **wanted)
+
+    assert total == found["total"] == sum(count for _, count in found["classes"]) > 0
+    value = dict(keys)
+    assert sorted(value.values(), reverse=True)[:200] == [value[lane, place] for lane, place in found["places"]]
 
 
 def test_busy_is_what_a_category_covers_in_a_range() -> None:

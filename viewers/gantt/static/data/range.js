@@ -19,14 +19,14 @@ export function trackSplit(lod, scene, track, from, to) {
   return { parts: of("phases", busyCategories(scene)), overlapped: of("exposure", [overlapped])[overlapped] ?? 0 };
 }
 
-/** Call `visit(index, start, end, track)` for the intervals of some roles in a range and the steps, cut to these. */
-function eachIn(lod, scene, roles, from, to, visit) {
+/** Call `visit(index, start, end, track, role)` for the intervals of some roles in a range and the steps, cut to these. */
+export function eachIn(lod, scene, roles, from, to, visit) {
   scene.lanes.forEach(({ track, role }, lane) => {
     const { bounds } = scene.tracks[track] ?? { bounds: [0] }, begin = Math.max(from, bounds[0]), end = Math.min(to, bounds.at(-1));
     if (!roles.includes(role) || !(begin < end)) return;
     for (let i = lod.offsets[lane], last = above(lod.start, i, lod.offsets[lane + 1], end); i < last; i++) {
       const start = lod.start[i], stop = start + lod.duration[i];
-      if (start < end && (stop > begin || start >= begin)) visit(i, Math.max(start, begin), Math.min(stop, end), track);
+      if (start < end && (stop > begin || start >= begin)) visit(i, Math.max(start, begin), Math.min(stop, end), track, role);
     }
   });
 }
@@ -37,13 +37,14 @@ const OWN = {
   split: (lod, scene, columns, from, to) =>
     scene.tracks.map((_, track) => ({ ...trackSplit(lod, scene, track, from, to), causes: covers(lod, scene, track, "idle", scene.special.causes, from, to) })),
 
-  /** { rows: [[name, number, ns]] by time, others (how many more names there are), total: [number, ns] }. */
+  /** { rows: [[name, number, ns, ns of the longest, also outside]] by time, others (how many more names there are), total: [number, ns] }. */
   kernels(lod, scene, columns, from, to) {
     const sums = new Map(), total = [0, 0];
     eachIn(lod, scene, ["compute", "memory"], from, to, (i, start, end) => {
-      const sum = sums.get(columns.name[i]) ?? [columns.name[i], 0, 0];
+      const sum = sums.get(columns.name[i]) ?? [columns.name[i], 0, 0, 0];
       sum[1] += 1;
       sum[2] += end - start;
+      sum[3] = Math.max(sum[3], lod.duration[i]);
       sums.set(sum[0], sum);
     });
     for (const [, count, ns] of sums.values()) [total[0], total[1]] = [total[0] + count, total[1] + ns];

@@ -1,5 +1,6 @@
 /** Full-text search over the names of kernels, operators, collectives and copies. */
 
+import { callsIn } from "./calls.js";
 import { above } from "./lod.js";
 import { RECORDED } from "./rows.js";
 import { shortName } from "./text.js";
@@ -135,10 +136,20 @@ export class SearchIndex {
   find(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return null;
-    this.#texts();
-    const matches = (texts) => Uint8Array.from(texts, (text) => (text.includes(wanted) ? 1 : 0));
-    const names = matches(this.#names), collectives = matches(this.#collectives);
+    const { names, collectives } = this.masks(wanted);
     return this.#hits(text, RECORDED, this.columns.name, (role) => (role === "collectives" ? collectives : names));
+  }
+
+  /** Return the intervals of a range as a list, see callsIn(). */
+  calls(asked) {
+    return callsIn(this.lod, this.scene, this.columns, (text) => this.masks(text), asked);
+  }
+
+  /** Return which names and which collectives contain a text. */
+  masks(text) {
+    this.#texts();
+    const wanted = text.trim().toLowerCase(), matches = (texts) => Uint8Array.from(texts, (one) => (one.includes(wanted) ? 1 : 0));
+    return { names: matches(this.#names), collectives: matches(this.#collectives) };
   }
 
   /** Return the intervals of lanes of some roles by the numbers of their names, or of their categories. */

@@ -121,7 +121,7 @@ export class SearchBar {
 
   /** Show the longest call of a name. */
   async #show({ track, thread, flame, depth, start, longest }) {
-    this.#bring({ start, duration: longest });
+    this.bring({ start, duration: longest });
     await this.host.restore(track, thread, flame, depth, start);
     this.stage.center(track);
   }
@@ -150,13 +150,13 @@ export class SearchBar {
     if (!hit || hits !== this.hits) return;
     this.current = { ...hit, duration: this.lod.duration[hit.index] };
     this.stage.reveal(hit.track, rowRole(hit.role));
-    this.#bring(this.current);
+    this.bring(this.current);
     this.report(true);
     this.redraw();
   }
 
   /** Move or zoom the view until a hit is visible. */
-  #bring({ start, duration: ns }) {
+  bring({ start, duration: ns }) {
     const { from, to } = this.plot.range, width = to - from, { width: pixels } = this.plot.frame();
     if ((ns / width) * pixels < NARROWEST) {
       const wide = ns / SHARE, middle = start + ns / 2;

@@ -11,6 +11,7 @@ import { CollectiveMembers } from "../data/collectives.js";
 import { MemoryRows } from "../memory/memory_rows.js";
 import { Measure } from "../interaction/measure.js";
 import { HostView } from "../host/host_panel.js";
+import { rowRole } from "../data/rows.js";
 import { SearchIndex } from "../data/search.js";
 import { ServedSearch } from "../served/served_search.js";
 import { Selection } from "../interaction/select.js";
@@ -43,7 +44,7 @@ export class Interactions {
       this.searchBar.report();
       redraw();
     };
-    this.range = new RangePanel({ plot, stage, lod, scene, columns, card: this.card, search: searchIndex, button: $("#tables"), closed: () => this.measure.clear(), redraw });
+    this.range = new RangePanel({ plot, stage, lod, scene, columns, card: this.card, search: searchIndex, button: $("#tables"), open: (index) => this.#open(index), closed: () => this.measure.clear(), redraw });
     this.steps = new Steps({ scene, card: this.card, button: $("#compare") });
     this.measure = new Measure(plot, hover, { onSpan: (span) => this.range.measured(span), onModeChange: (yes) => press("#measure", yes) });
     for (const [id, key] of Object.entries(KEY_OF)) $(`#${id}`).addEventListener("click", () => this.#acts[key]());
@@ -65,6 +66,14 @@ export class Interactions {
     this.measure.dress(looks);
     press("#theme", looks.name === "dark");
     this.redraw();
+  }
+
+  /** Show a call that a list leads to, and its details. */
+  async #open(index) {
+    const { scene, lod, stage, searchBar } = this, { track, role } = scene.lanes[lod.laneAt(index)];
+    stage.reveal(track, rowRole(role));
+    searchBar.bring({ start: lod.start[index], duration: lod.duration[index] });
+    await this.selection.choose(index, track);
   }
 
   /** Draw rows that the raster does not. */

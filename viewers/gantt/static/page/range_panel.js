@@ -1,20 +1,26 @@
 /** The panel of a range: its split, kernels, collectives and idle causes. A row shows its intervals; all can be copied. */
 
-import { button, copyText, element, named, table } from "../../../base/static/dom.js";
+import { button, copyText, element, named, sortable } from "../../../base/static/dom.js";
+import { classStart } from "../data/calls.js";
 import { inRange, plus, splitSum } from "../data/range.js";
 import { busyCategories, laneOf, stepClock, unknownIn } from "../data/rows.js";
-import { collectiveTitle, collectiveWord, duration, integer, isKnown, percent, shortName, spanText, tickText, UNKNOWN, visible } from "../data/text.js";
+import { collectiveTitle, collectiveWord, duration, integer, isKnown, moment, percent, shortName, spanText, tickText, UNKNOWN, visible } from "../data/text.js";
 import { drawHits } from "../interaction/search_bar.js";
 
-const TABS = { split: "Split", kernels: "Kernels", collectives: "Collectives", idle: "Idle causes" };
+const TABS = { split: "Split", kernels: "Kernels", collectives: "Collectives", idle: "Idle causes", calls: "List" };
 /** Time after the last move of the view before the figures follow, in ms: those of a million kernels take a while. */
 const REST_MS = 150;
 /** Collectives that are listed at most. */
 const MAX_ROWS = 200;
+/** Bars of a histogram at most. */
+const MAX_BARS = 40;
+/** The columns of the list: what each is sorted by. */
+const LIST = { name: "text", rank: "text", start: "at", duration: "ns" };
 /** How a column shows and copies its values, and the unit of what is copied; null and undefined are unknown. */
 const FORMS = {
   text: { show: String, copy: String, unit: "" },
   count: { show: integer, copy: String, unit: "" },
+  at: { show: (ns) => moment(ns, 1e6), copy: (ns) => String(Number((ns / 1e6).toFixed(6))), unit: " (ms)" },
   ns: { show: duration, copy: (ns) => String(Number((ns / 1e6).toFixed(6))), unit: " (ms)" },
   share: { show: percent, copy: (share) => String(Number((100 * share).toFixed(3))), unit: " (%)" },
 };
@@ -26,18 +32,38 @@ const shareOf = (part, whole) => (isKnown(part) && isKnown(whole) ? (whole ? par
 /** Compare two collectives [name, …, exposed, waiting, overlapped]: the most exposed first, as their first column of time says. */
 const byExposed = (a, b) => b.at(-3) - a.at(-3) || b.at(-1) - a.at(-1);
 
+/** Return a picture of how many intervals are how long. */
+function histogram(classes) {
+  const first = classes[0][0], size = Math.ceil((classes.at(-1)[0] + 1 - first) / MAX_BARS), counts = Array(Math.ceil((classes.at(-1)[0] + 1 - first) / size)).fill(0);
+  for (const [number, count] of classes) counts[Math.floor((number - first) / size)] += count;
+  const edge = (bar) => duration(classStart(first + bar * size)), most = Math.max(...counts), bars = element("div", "histogram"), ends = element("div", "ends quiet");
+  bars.append(...counts.map((count, i) => Object.assign(element("i"), { style: `height:${count && Math.max(3, (100 * count) / most)}%`, title: `${edge(i)} to ${edge(i + 1)}: ${integer(count)}` })));
+  Object.assign(bars, { role: "img", ariaLabel: `Durations from ${edge(0)} to ${edge(counts.length)}; most often from ${edge(counts.indexOf(most))} to ${edge(counts.indexOf(most) + 1)}` });
+  ends.append(element("span", "", edge(0)), element("span", "", "how many are how long"), element("span", "", edge(counts.length)));
+  return [bars, ends];
+}
+
 export class RangePanel {
   #timer = 0;
+  /** Counts the lists that were asked for: an older one is dropped. */
+  #turn = 0;
 
-  /** `search` picks intervals by number; `closed` is called when the panel is gone. */
-  constructor({ plot, stage, lod, scene, columns, card, search, button: opener, closed, redraw }) {
-    Object.assign(this, { plot, stage, lod, scene, columns, card, search, closed, redraw, span: null, tab: "split", row: null, mark: null, hits: null });
+  /** `search` picks and lists intervals; `open` shows one of them, `closed` is called when the panel is gone. */
+  constructor({ plot, stage, lod, scene, columns, card, search, button: opener, open, closed, redraw }) {
+    Object.assign(this, { plot, stage, lod, scene, columns, card, search, openCall: open, closed, redraw, span: null, tab: "split", row: null, mark: null, hits: null });
+    /** How each table is sorted, and the kernel that the list is of, or -1. */
+    Object.assign(this, { sortings: { "calls 0": { column: 3, down: true } }, only: -1 });
+    this.filter = Object.assign(element("input"), { type: "search", placeholder: "Name contains", ariaLabel: "List what has this in its name", maxLength: 200, autocomplete: "off", spellcheck: false });
+    this.filter.oninput = () => {
+      this.only = -1;
+      this.moved();
+    };
     const bar = element("div", "tabs"), copy = button("chip", "Copy", { title: "Copy the tables, to paste them into a spreadsheet or a ticket" });
     copy.onclick = async () => (copy.textContent = (await copyText(this.text)) ? "Copied" : "Not copied");
     this.tabs = Object.entries(TABS).map(([tab, label]) => button("chip", label, { value: tab, onclick: () => this.show({ tab }) }));
     bar.append(...this.tabs, copy);
     Object.assign(this, { opener, copy, root: element("div", "range"), content: element("div") });
-    this.root.append(bar, this.content);
+    this.root.append(bar, this.filter, this.content);
   }
 
   get open() {
@@ -85,6 +111,9 @@ export class RangePanel {
     const shown = this.span ?? this.plot.range, range = { from: Math.max(0, shown.from), to: Math.min(this.scene.end, shown.to) }, { from, to } = range;
     this.opener.setAttribute("aria-pressed", "true");
     for (const one of this.tabs) one.setAttribute("aria-pressed", String(one.value === this.tab));
+    this.filter.hidden = this.tab !== "calls";
+    this.#turn++;
+    if (this.tab === "calls" && to > from) return void this.#list(range, this.#turn);
     const tables = to > from ? this.#tables(range) : [];
     this.waiting = !tables;
     if (!tables) return void (this.card.title.textContent = "Asking the server …");
@@ -92,9 +121,38 @@ export class RangePanel {
     this.#select(this.row);
   }
 
-  #fill({ from, to }, tables) {
+  /** List the intervals of the range that have the text in their name, or that are of one kernel; and how long all are. */
+  async #list(range, turn) {
+    const { scene, lod, only: kernel } = this, { column, down } = this.sortings["calls 0"], text = kernel < 0 ? this.filter.value.trim() : "";
+    const { total, classes, places } = await this.search.calls({ ...range, kernel, text, by: Object.keys(LIST)[column], down }), indices = await lod.hold(places);
+    if (turn !== this.#turn || !this.open) return;
+    this.reasons = {};
+    const rows = indices.map((index) => {
+      const { track, role } = scene.lanes[lod.laneAt(index)], number = this.columns.name[index], full = role === "collectives" ? collectiveTitle(scene.collectives[number]) : scene.names[number];
+      return { values: [visible(shortName(full)), scene.tracks[track].label, lod.start[index], lod.duration[index]], title: visible(full), links: { 0: () => this.openCall(index) } };
+    });
+    const intervals = `${integer(total)} interval${total === 1 ? "" : "s"}`, count = rows.length === total ? `${intervals}.` : rows.length ? `The first ${rows.length} of ${intervals} in this order.` : `${intervals} are too many to list: zoom in.`;
+    this.#fill(range, [{ columns: Object.entries(LIST), rows, resort: () => this.update() }], [...(classes.length ? histogram(classes) : []), element("p", "quiet", count)]);
+    this.#select(null);
+  }
+
+  /** List the calls of one kernel. */
+  #callsOf(kernel) {
+    this.only = kernel;
+    this.filter.value = visible(shortName(this.scene.names[kernel])).slice(0, 200);
+    this.show({ tab: "calls" });
+  }
+
+  /** Show the longest call of a kernel in the range. */
+  async #longest(kernel, { from, to }) {
+    const { places: [place] } = await this.search.calls({ from, to, kernel, by: "duration", down: true });
+    if (place) this.openCall((await this.lod.hold([place]))[0]);
+  }
+
+  #fill({ from, to }, tables, above = []) {
     const { scene } = this, many = scene.tracks.length, clock = stepClock(scene), begin = tickText(from, to - from, clock), span = spanText(from, to, clock);
     const notes = [`From ${begin}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`];
+    if (this.tab === "calls") notes.splice(0, 1, "Kernels, collectives and copies in this range; their starts are on the axis.");
     if (this.tab === "kernels") notes.push("Kernels that run at once count each.");
     for (const [label, reason] of Object.entries(this.reasons)) notes.push(`${label}: ${UNKNOWN}, because ${reason}.`);
     if (scene.merged) notes.push(`This page merges intervals up to ${duration(scene.merged)}: kernels of that length are one row, and figures are exact to it. A page with --serve has each.`);
@@ -102,13 +160,13 @@ export class RangePanel {
     this.card.title.textContent = `${this.span ? "Selected" : "In view"}: ${duration(to - from)}`;
     this.copy.textContent = "Copy";
     const shown = tables.filter(({ rows }) => rows.length).map((one, place) => this.#shown(one, place));
-    this.content.replaceChildren(element("p", "quiet", notes.join(" ")), ...(shown.length ? shown : [element("p", "", "Nothing in this range.")]));
+    this.content.replaceChildren(element("p", "quiet", notes.join(" ")), ...above, ...(shown.length ? shown : [element("p", "", "Nothing in this range.")]));
   }
 
-  #shown({ columns, rows }, place) {
+  #shown({ columns, rows, resort }, place) {
     const kept = columns.map(([, , copyOnly], i) => (copyOnly ? -1 : i)).filter((i) => i >= 0);
-    const text = (value, i) => (isKnown(value) ? FORMS[columns[i][1]].show(value) : UNKNOWN);
-    const body = rows.map(({ values, category, mark, title = values[0], className = "" }) => {
+    const text = (value, i) => (value === "" ? "" : isKnown(value) ? FORMS[columns[i][1]].show(value) : UNKNOWN);
+    const body = rows.map(({ values, category, mark, links = {}, title = values[0], className = "" }) => {
       const cells = kept.map((i) => text(values[i], i)), id = `${place}:${values[0]}`;
       if (category !== undefined) cells[0] = named(category, this.scene.categories[category]);
       if (mark) {
@@ -116,9 +174,10 @@ export class RangePanel {
         cells[0] = button("link", "", { title, value: id, onclick: () => this.#select(this.row === id ? null : id, true) });
         cells[0].append(content);
       }
-      return Object.assign(cells, { className });
+      for (const [i, onclick] of Object.entries(links)) cells[i] = button("link", cells[i], { title, onclick });
+      return { cells, className, values: kept.map((i) => values[i]), last: className !== "" };
     });
-    return table(kept.map((i) => columns[i][0]), body);
+    return sortable(kept.map((i) => columns[i][0]), body, (this.sortings[`${this.tab} ${place}`] ??= {}), resort);
   }
 
   /** Select a row by its place, or none: its intervals are highlighted; those of a GPU are brought on the screen if it is `new`. */
@@ -181,12 +240,14 @@ export class RangePanel {
     return { values: [label, [parts[idle], hidden, parts[memory]].reduce(less, wall), hidden, ...(busy.includes(waiting) ? [parts[waiting]] : []), overlapped, parts[idle], ...busy.map((category) => parts[category]), wall], mark };
   }
 
-  #kernels({ rows, others, total }) {
+  #kernels({ rows, others, total }, range) {
     const name = (id) => visible(this.scene.names[id]), rest = (place) => less(total[place], sum(rows.map((row) => row[place + 1])));
-    const listed = rows.map(([id, count, ns]) => ({ values: [visible(shortName(this.scene.names[id])), count, ns, shareOf(ns, total[1]), name(id)], title: name(id), mark: { roles: ["compute", "memory"], field: "name", keys: [id] } }));
-    if (others) listed.push({ values: [`${integer(others)} more`, rest(0), rest(1), shareOf(rest(1), total[1]), ""] });
-    if (listed.length) listed.push({ values: ["total", ...total, 1, ""], className: "total" });
-    return [{ columns: [["kernel", "text"], ["count", "count"], ["time", "ns"], ["share", "share"], ["full name", "text", true]], rows: listed }];
+    const row = (label, count, ns, more) => ({ values: [label, count, ns, shareOf(ns, total[1]), count ? ns / count : null, more.max ?? "", more.full ?? ""], ...more });
+    const links = (id) => (this.scene.merged ? {} : { 1: () => this.#callsOf(id), 5: () => this.#longest(id, range) });
+    const listed = rows.map(([id, count, ns, max]) => row(visible(shortName(this.scene.names[id])), count, ns, { max, full: name(id), title: name(id), links: links(id), mark: { roles: ["compute", "memory"], field: "name", keys: [id] } }));
+    if (others) listed.push(row(`${integer(others)} more`, rest(0), rest(1), { className: "rest" }));
+    if (listed.length) listed.push(row("total", ...total, { className: "total" }));
+    return [{ columns: [["kernel", "text"], ["count", "count"], ["time", "ns"], ["share", "share"], ["mean", "ns"], ["max", "ns"], ["full name", "text", true]], rows: listed }];
   }
 
   /** Return why waits of a range are unknown, and note it; "" where all are known. */
@@ -230,6 +291,6 @@ export class RangePanel {
 
 /** Return a table as lines of values between tabs, which spreadsheets and tickets take; times are in ms, unknown ones say so. */
 function copied({ columns, rows }) {
-  const lines = rows.map(({ values }) => values.map((value, i) => (!isKnown(value) ? UNKNOWN : FORMS[columns[i][1]].copy(value))));
+  const lines = rows.map(({ values }) => values.map((value, i) => (value === "" ? "" : !isKnown(value) ? UNKNOWN : FORMS[columns[i][1]].copy(value))));
   return [columns.map(([label, form]) => label + FORMS[form].unit), ...lines].map((cells) => cells.join("\t")).join("\n");
 }

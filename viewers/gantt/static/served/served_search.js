@@ -55,6 +55,12 @@ export class ServedSearch {
     return text.trim() ? new ServedHits({ text }, this.lod, () => this.changed()) : null;
   }
 
+  /** The same as callsIn() of the page's own columns, resolved when the server has answered. */
+  async calls({ from, to, ...asked }) {
+    const { places, ...found } = await this.lod.connection.json("calls", { ...asked, start: from, end: to });
+    return { ...found, places: places.map(([lane, position]) => ({ lane, position })) };
+  }
+
   pick(wanted) {
     return new ServedHits({ wanted }, this.lod, () => this.changed());
   }
