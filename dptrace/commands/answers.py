@@ -49,7 +49,7 @@ _STEP = {
 }
 _RANK = {
     "rank device_index": int, "device file": str, "steps": [_STEP], "total": _of(columns.STEPS, f"{_NO_PLACE} step"),
-    "coordinates?": {str: int}, "in_flight?": _IN_FLIGHT, "overlap_percent": float | None, **_LIMITS,
+    "node?": str, "coordinates?": {str: int}, "in_flight?": _IN_FLIGHT, "overlap_percent": float | None, **_LIMITS,
     "collectives": [_of(columns.CALLS, _NO_PLACE)],
 }
 _PIPELINE_STEP = {

@@ -171,7 +171,11 @@ class FindingList:
             most = {id(one): max(one.alone_ns, ns) for one, ns in zip(changes, gained, strict=True)}
             most |= {id(changes[number]): max(most.values()) for number in needed}
             first, order = {id(changes[number]) for number in needed}, [*map(id, changes)]
+            masked = self._masked(changes, gained, least)
             changes.sort(key=lambda one: (_is_once(one), -most[id(one)], id(one) not in first))
+            for one, others in masked:
+                changes.remove(one)
+                changes.insert(1 + max(changes.index(other) for other in others), one)
             changes = _parts_first(changes, least)
             needed = {number for number, one in enumerate(changes) if id(one) in first}
             gained = gained if [*map(id, changes)] == order else self._cumulative_gains(changes, least)
@@ -258,6 +262,26 @@ class FindingList:
                 found.add(number)
             else:
                 kept = others
+        return found
+
+    def _masked(
+        self, changes: Sequence[_Change], gained: Sequence[int], least: float
+    ) -> list[tuple[_Change, list[_Change]]]:
+        """Return late ranks that gain only once later ones are gone, with these, which have a gain of their own."""
+        found = list[tuple[_Change, list[_Change]]]()
+        for number, (one, ns) in enumerate(zip(changes, gained, strict=True)):
+            if not one.is_late or ns < least or not _is_unmasked(one, ns):
+                continue
+            before = [other for other in range(number) if changes[other].is_known]
+            masking = [other for other in before if changes[other].is_late and changes[other].alone_ns >= least]
+            own = [
+                changes[other]
+                for other in masking
+                if self._after(changes, [n for n in before if n != other] + [number])
+                - self._after(changes, [n for n in before if n != other])
+                < least
+            ]
+            found += [(one, own)] if own else []
         return found
 
     def _with_marginal_gain(self, one: _Change, ns: int, is_needed: bool) -> Finding:

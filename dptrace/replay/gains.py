@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,12 +24,14 @@ from dptrace.analysis.findings.stragglers import (
     straggler_reason,
     waiting_text,
 )
+from dptrace.analysis.per_gpu.split import COMPUTE
 from dptrace.core.intervals import median
 from dptrace.core.units import duration, ranks_text, share
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.graph.schedule import Times
+from dptrace.replay.late_nodes import by_node, node_of, ranks_by_node
 from dptrace.replay.paths import path_of_run
 from dptrace.replay.reach import reach_text
 from dptrace.replay.simulation import WALL, SteadyState, StepLengths, mean_range, steady_state, step_lengths
@@ -329,7 +331,7 @@ class _Group(msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def change(self) -> WithoutExcesses:
         """The run without it."""
-        late = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
+        late = ranks_text(self.ranks)
         return WithoutExcesses(f"{late} level with the others", self.excesses)
 
 
@@ -357,10 +359,13 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
     # What a rank does that stands for many others is none of theirs alone: jitter.
     most = 1 if model.of is None else max(1, round(_MOST_ALIKE * len(model.of.whole.ranks)))
     own = [delay for delay in delays if len(delay.ranks) <= most]
-    groups = [group for group in _grouped(own) if group.ns >= least and not group.is_jitter(run)][:_MAX_FINDINGS]
+    nodes = ranks_by_node(model.whole)
+    groups = [group for group in _grouped(own, nodes) if group.ns >= least and not group.is_jitter(run)][:_MAX_FINDINGS]
     found = []
     for group in groups:
         finding = _finding(run, group, measurer.mean_step_ns, _what_follows(model, group.largest.excess))
+        if node := node_of(group.ranks, nodes):
+            finding = _of_node(run, group, finding, node, len(nodes[node]))
         late = [delay.excess for delay in group.delays]
         reach = reach_text(model, group.ranks[0], late) if len(group.ranks) == 1 else ""
         finding = replace(finding, text=f"{finding.text} {reach}".rstrip())
@@ -415,6 +420,33 @@ def _finding(run: Run, group: _Group, step_ns: float, before: str) -> Finding:
     return Finding("straggler", text, advice, counted, min(1.0, counted / max(1.0, step_ns)), evidence)
 
 
+def _of_node(run: Run, group: _Group, finding: Finding, node: str, ranks: int) -> Finding:
+    """Describe a group that is late for one cause as a node.
+
+    Args:
+        ranks: how many ranks of the node are recorded.
+    """
+    own, steps = group.ranks, max(1, len(group.steps))
+    longer_ns = median(np.array([group.ns_by_rank[rank] for rank in own])) / steps
+    longer = f"{duration(longer_ns)} of a step longer"
+    if group.cause == "compute":
+        computes = [int(device.split.of(COMPUTE).sum()) for device in run.devices if device.split.rank in own]
+        usual = median(np.array(computes)) / max(1, _steps_of(run)) - longer_ns
+        longer = f"{share(longer_ns / max(1.0, usual))} longer, {duration(longer_ns)} of a step"
+    what = {"compute": "compute takes", "memory_copies": "memory copies take", "slower_host": "hosts take"}
+    takes = what.get(group.cause) or f"{straggler_reason(group.cause, '', '', own, run.on_cpu)},"
+    of_all = f"{ranks} ranks" if len(own) == ranks else f"{len(own)} of {ranks} ranks"
+    waiting = finding.evidence["waiting_ranks"]
+    who = (
+        f" {ranks_text(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for them." if waiting else ""
+    )
+    text = f"{node}, {ranks_text(own)}: {takes} {longer}{f', {steps_text(group.steps)}' if group.steps else ''}.{who}"
+    advice = (
+        f"Look at what these {of_all} share: power and clock limits, cooling, other load, storage, network of {node}."
+    )
+    return replace(finding, text=text, advice=advice, evidence=finding.evidence | {"node": node})
+
+
 def _steps_of(run: Run) -> int:
     return len({name for timeline in run.timelines for name in timeline.windows.names})
 
@@ -458,11 +490,12 @@ def _without_core(delays: Sequence[_Delay], waits: CoreWaits, on_cpu: bool) -> l
     ]
 
 
-def _grouped(delays: Sequence[_Delay]) -> list[_Group]:
-    """Group delays by root cause, the largest first."""
+def _grouped(delays: Sequence[_Delay], nodes: Mapping[str, Sequence[int]]) -> list[_Group]:
+    """Group delays by root cause, the largest first; those of the ranks of a late node together."""
     lost = [Lost(d.rank, d.excess.cause, d.excess.what, d.excess.where, d.excess.ns) for d in delays]
     groups: dict[tuple[object, ...], list[_Delay]] = {}
-    for key, delay in zip(root_causes(lost), delays, strict=True):
+    keys = by_node(root_causes(lost), [delay.ranks for delay in delays], [one.ns for one in lost], nodes)
+    for key, delay in zip(keys, delays, strict=True):
         groups.setdefault(key, []).append(delay)
     found = [
         _Group(str(key[0]), tuple(one for one in own if one.selected), tuple(one.excess for one in own))

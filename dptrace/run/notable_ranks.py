@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import PurePath
 
 import msgspec
 import numpy as np
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import median
+from dptrace.run.nodes import node_names
 from dptrace.run.run import Run
 from dptrace.run.select import cut_to_steps
 
@@ -79,30 +78,9 @@ def why_first(run: Run, first: Sequence[NotableRank]) -> str:
     return f"Ranks first: {'; '.join(reasons)}." if reasons else ""
 
 
-_NODE_IN_NAME = re.compile(r"^(?:(.+?)_\d+\.|.*?((?:node|host)[-_]?\d+))", re.IGNORECASE)
-"""The host in a file's name, as torch's ``tensorboard_trace_handler`` writes it (``HOST_PID.…``), or as people do."""
-
-
 def nodes_of(run: Run) -> tuple[str, ...]:
-    """Return the node of each timeline by ``run.json``, else by its trace's host, else by its file's name; or empty."""
-    entries = run.metadata.get("ranks")
-    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    nodes = {entry.get("rank"): f"node {entry['node']}" for entry in known if isinstance(entry.get("node"), int)}
-    hosts = {entry.get("rank"): str(entry["host"]) for entry in known if entry.get("host")}
-    for found in (
-        [nodes.get(timeline.rank, "") for timeline in run.timelines],
-        [hosts.get(timeline.rank, "") for timeline in run.timelines],
-        [timeline.host_name for timeline in run.timelines],
-        [_node_in(PurePath(timeline.path).name) for timeline in run.timelines],
-    ):
-        if len(set(found)) > 1 and any(found):
-            return tuple(found)
-    return ("",) * len(run.timelines)
-
-
-def _node_in(name: str) -> str:
-    match = _NODE_IN_NAME.match(name)
-    return (match[1] or match[2]) if match else ""
+    """Return the node of each timeline, or empty, see :func:`~dptrace.run.nodes.node_names`."""
+    return node_names(run.timelines, run.metadata)
 
 
 def _late(run: Run) -> list[int]:

@@ -313,15 +313,19 @@ class Run:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain data, without findings."""
         from dptrace.run.cross_rank import mean_step
+        from dptrace.run.nodes import node_names
 
         across = self.cross_rank
+        ranks = tables.rank_dicts(self.devices, across.exposed_waits, across.matches.groups, self.metadata)
+        for row, node in zip(ranks, node_names(self.timelines, self.metadata), strict=True):
+            row |= {"node": node} if node else {}
         staged = any(len(timeline.actions) for timeline in self.timelines)
         return {
             "schema": SCHEMA,
             "run": self.path,
             "world_size": self.world_size,
             "mean_step": None if (step := mean_step(across)) is None else step.to_dict(),
-            "ranks": tables.rank_dicts(self.devices, across.exposed_waits, across.matches.groups, self.metadata),
+            "ranks": ranks,
             "notes": [*self.notes, *across.notes],
             **({"pipelines": tables.pipeline_dicts(self.pipelines, self.timelines)} if staged else {}),
             **({"utilization": self.efficiency.to_dict()} if self.efficiency.known else {}),

@@ -75,3 +75,21 @@ def test_a_rank_can_be_ignored(tmp_path: Path) -> None:
     assert not any("is cut" in note for note in run.notes)
     with pytest.raises(UsageError, match="ignore"):
         dptrace.open(folder, ignore=range(8), cache=False)
+
+
+def test_a_slow_node_is_one_finding(tmp_path: Path) -> None:
+    """All ranks of node-001 are slow: without one nothing changes, without all a step is shorter; so is one rank."""
+    slow = Mesh(dp=4, slow={**dict.fromkeys(range(4, 8), 1.3), 13: 1.5})
+    node, both = (1000 * (slow.step_us() - Mesh(dp=4, slow=left).step_us()) for left in ({13: 1.5}, {}))
+    run = dptrace.open(slow.write(tmp_path / "run"), cache=False)
+
+    found = {finding.evidence.get("node", ""): finding for finding in late(run)}
+
+    assert {"node-001", ""} == found.keys()
+    assert (list(range(4, 8)), [13]) == tuple(found[name].evidence["ranks"] for name in ("node-001", ""))
+    assert "node-001, ranks 4–7" in found["node-001"].text
+    marginal = [finding.gain.marginal_ns or 0 for finding in found.values()]
+    assert both == pytest.approx(sum(marginal), rel=0.1)
+    # The node alone gains what it costs beyond the slow rank: nothing.
+    assert node == pytest.approx(found["node-001"].gain.ns, abs=20_000)
+    assert ["node-000", "node-003"] == [run.to_dict()["ranks"][rank]["node"] for rank in (0, 15)]

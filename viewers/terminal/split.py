@@ -16,7 +16,7 @@ from dptrace.analysis.per_gpu.split import Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
-from dptrace.run.notable_ranks import NotableRank, ranks_first, why_first
+from dptrace.run.notable_ranks import NotableRank, nodes_of, ranks_first, why_first
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.fitting import Fitting, heading_words
@@ -60,11 +60,11 @@ def _row(figures: Figures, names: Sequence[str]) -> list[str]:
     return [*(wait_cell(figures[name]) for name in names), _overlap(figures)]
 
 
-def _table(title: Text | str, first: str, names: Sequence[str]) -> Fitting:
+def _table(title: Text | str, first: Sequence[str], names: Sequence[str]) -> Fitting:
     leaving = [heading_words(folded(name)) for name in _LEAVING]
-    table = number_table(title, [first], [*map(folded, names), "over-\nlap%"], ["overlap%", *leaving])
+    table = number_table(title, first, [*map(folded, names), "over-\nlap%"], ["node", "overlap%", *leaving])
     styles = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}
-    table.styles[1:-1] = [styles.get(name, "") for name in names]
+    table.styles[len(first) : -1] = [styles.get(name, "") for name in names]
     return table
 
 
@@ -78,7 +78,7 @@ def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, all_rows
     """Return the table of one rank: a row for each step, the mean, and each part's share of the wall time."""
     steps: list[Figures] = [{**figures.step(k), **waits.step(k)} for k in range(len(figures.names))]
     names = shown_figures(steps)
-    table = _table(_heading(timeline), "step", names)
+    table = _table(_heading(timeline), ["step"], names)
     shown = range(len(figures.names)) if all_rows or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
         table.add_row(
@@ -105,12 +105,14 @@ def _ranks_table(run: Run, all_rows: bool) -> Fitting:
     both = zip(run.splits, run.cross_rank.exposed_waits, strict=True)
     means: list[Figures] = [{**figures.mean(), **waits.mean()} for figures, waits in both]
     names = shown_figures(means)
-    table = _table("mean step by rank, ms", "rank", names)
+    nodes = nodes_of(run)
+    table = _table("mean step by rank, ms", ["rank", *(["node"] if any(nodes) else [])], names)
     order = _shown(run, all_rows)
     for one in order:
-        table.add_row(rank_label(run, run.timelines[one.index]), *_row(means[one.index], names))
+        node = [Text(nodes[one.index])] if any(nodes) else []
+        table.add_row(rank_label(run, run.timelines[one.index]), *node, *_row(means[one.index], names))
     if len(order) < len(run.splits):
-        table.add_row("…", *["…"] * (len(names) + 1))
+        table.add_row("…", *["…"] * (len(names) + any(nodes) + 1))
         table.caption = why_first(run, order)
     return table
 

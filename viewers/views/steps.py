@@ -27,7 +27,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.columns import HEADINGS, shown_figures
-from dptrace.run.notable_ranks import MANY, ranks_first
+from dptrace.run.notable_ranks import MANY, nodes_of, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import (
@@ -184,17 +184,22 @@ def breakdown(run: Run) -> Drawing:
 
 
 def breakdown_table(run: Run) -> TextTable:
-    """Return the figures of each rank and step, in ms."""
+    """Return the figures of each rank and step, in ms, with the node of each rank where there are several."""
     devices, waits = with_steps(run), step_waits(run)
-    labels = rank_labels(run, devices)
+    labels, node = (
+        rank_labels(run, devices),
+        {t.rank: node for t, node in zip(run.timelines, nodes_of(run), strict=True)},
+    )
+    of_rank = [(node[device.timeline.rank],) if any(node.values()) else () for device in devices]
     found = [
-        (_with_reason(labels[place], why), name, figures)
+        ((_with_reason(labels[place], why), *of_rank[place], name), figures)
         for place, why in _in_order(run)
         for name, figures in _steps(devices[place], waits[place])
     ]
     names = shown_figures([figures for *_, figures in found])
-    rows = tuple((rank, name, *step_cells(figures, names)) for rank, name, figures in found)
-    return TextTable(("rank", "step", *columns(names)), rows, 2, NOTE if rows else NO_STEP)
+    rows = tuple((*where, *step_cells(figures, names)) for where, figures in found)
+    where = ("rank", *(("node",) if any(node.values()) else ()), "step")
+    return TextTable((*where, *columns(names)), rows, len(where), NOTE if rows else NO_STEP)
 
 
 def _steps(device: DeviceFigures, wait: ExposedWait) -> Iterator[tuple[str, StepFigures]]:
