@@ -58,7 +58,7 @@ AnyRun = TypeVar("AnyRun", bound=RunData)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COMMAND = r"(?:dptrace|nsys) [a-z]\S*(?: [^.;`]*)?"
-_OPTION = re.compile(rf"({_COMMAND})|(?<![\w-])--([a-z][a-z-]*[a-z])(?: (?=\S*\d|[^\s:]+:))?")
+_OPTION = re.compile(rf"({_COMMAND})|(?<![\w-])--([a-z][a-z-]*[a-z])(?: (?=\S*\d|[^\s:]+:|[A-Z]+\b))?")
 
 
 def speaks_python(**renamed: str) -> Callable[[_Function], _Function]:
@@ -336,7 +336,7 @@ def figure(run: RunData, *, every_rank: bool = False) -> Column:
         A ``bokeh.models.Column``: each call makes new models, which belong to one document.
 
     Raises:
-        DptraceError: the run has no step.
+        DptraceError: the run has no step, or was opened with ``figures_only``.
     """
     from dptrace.viewers.pages.gantt_layout import gantt_layout
 

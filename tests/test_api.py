@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from collections.abc import Callable
@@ -9,16 +10,23 @@ from html import unescape
 from pathlib import Path
 from typing import get_args
 
+import pandas as pd
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import dptrace
 import dptrace.errors
 from dptrace import Run
-from dptrace.api import INTERNAL
+from dptrace.api import INTERNAL, in_keywords
+from dptrace.commands.shared.main import cli
 from dptrace.core.table import Column, frame, html_table
+from dptrace.run import columns
+from dptrace.timeline.model import Collective
 from dptrace.viewers.views.names import NAMES, ViewName
+from tests.support.builders import TimelineBuilder
 from tests.support.paths import TRACES
 
 
@@ -70,8 +78,65 @@ def test_commands_in_errors_stay_as_they_are_typed() -> None:
     def fail() -> None:
         raise dptrace.UsageError("--link 3: record with dptrace record --light -o a--b, or leave --no-link out.")
 
+    assert "Add link=NAME or link=FILE." == in_keywords("Add --link NAME or --link FILE.")
     with pytest.raises(dptrace.UsageError, match=r"^link=3: record with dptrace record --light -o a--b, or leave"):
         fail()
+
+
+def test_runs_are_equal_by_what_they_hold() -> None:
+    """Read twice, with and without the cache, a run is the same key of a dictionary; a part of it is another."""
+    path = TRACES / "ddp_cpu_2ranks"
+    run, again, uncached = dptrace.open(path), dptrace.open(path), dptrace.open(path, cache=False)
+
+    assert run == again == uncached
+    assert {run: 1} == {again: 1}
+    assert not any(
+        run == other for other in (run.select(ranks=0), run.select(steps=11), dptrace.open(TRACES / "single_cpu"), 3)
+    )
+    assert run.select(ranks=0) == again.select(ranks=[0])
+
+
+def test_findings_are_those_that_analyze_prints() -> None:
+    """Their text, gain and advice, in the same order."""
+    path = TRACES / "ddp_cpu_2ranks"
+    frame = dptrace.open(path).findings()
+    printed = json.loads(CliRunner().invoke(cli, ["analyze", str(path), "--json"]).stdout)["findings"]
+    text = " ".join(CliRunner().invoke(cli, ["analyze", str(path), "--findings"]).stdout.split())
+
+    assert len(frame) == len(printed) > 1
+    for name in ("kind", "text", "advice", "gain_ns", "gain_next_ns"):
+        assert [one[name] for one in printed] == [None if pd.isna(value) else value for value in frame[name]]
+    places = [text.find(words.split(":")[0].split(",")[0]) for words in frame["text"]]
+    assert places == sorted(places)
+    assert places[0] >= 0
+
+
+def test_a_missing_value_has_one_type() -> None:
+    """A call without a group, and thus without its size, data type and number, has <NA> in each; all text is string."""
+    unknown = Collective("all_reduce")
+    known = Collective("all_reduce", 4, "Float", "dp", 2, 7)
+    table = columns.MATCHED[1:4]
+    rows = [{"name": "", "group": one.group, "seq": one.seq} for one in (unknown, known)]
+    built = TimelineBuilder(0).compute(0, 400_000).all_reduce(100_000, 200_000).build()
+    calls = Run("x", (replace(built, collectives=(unknown,)),)).collectives()
+
+    assert [["<NA>"] * 3, ["<NA>", "dp", "7"]] == frame(rows, table).astype(object).map(str).values.tolist()
+    assert calls[["group", "group_size", "dtype", "seq", "label"]].isna().all(axis=None)
+    run = dptrace.open(TRACES / "ddp_cpu_2ranks")
+    whatif = run.whatif(bandwidth=2)
+    for shown in (
+        run.steps(),
+        run.kernels(),
+        run.collectives(),
+        run.findings(),
+        whatif.figures(),
+        run.critical_path().kernels(),
+    ):
+        texts = shown.select_dtypes(["object", "string"])
+        assert all(
+            isinstance(dtype, pd.StringDtype) or not isinstance(shown[name].iloc[0], str)
+            for name, dtype in texts.dtypes.items()
+        )
 
 
 def test_a_run_completes_to_what_is_for_people() -> None:

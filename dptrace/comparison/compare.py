@@ -70,14 +70,17 @@ _ONE_EACH = (
 
 
 ByRank: TypeAlias = tuple[tuple[DeviceId, tuple[Change, ...]], ...]
-_NULLABLE = (
+_TYPED = (
     *columns("a_step_spread_ns b_step_spread_ns a_rank_spread_ns b_rank_spread_ns low_ns high_ns", "Int64", ""),
     *columns("detectable_ns bytes a_transfer_ns b_transfer_ns delta_transfer_ns", "Int64", ""),
     *columns("a_wait_ns b_wait_ns delta_wait_ns", "Int64", ""),
     *columns("delta_percent p a_bytes_per_step b_bytes_per_step", "float", ""),
+    *columns("figure name kind verdict exposed_verdict overlapped_verdict duration_verdict", "str", ""),
     *columns("transfer_verdict wait_verdict only_in", "string", ""),
+    *columns("group dtype", "string", "", ""),
+    *columns("group_size", "Int64", "", 0),
 )
-"""The columns of the frames in which values may be missing."""
+"""The columns of the frames with text, or in which values may be missing."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,7 +196,7 @@ class Comparison:
         """
         import pandas as pd
 
-        return typed(pd.DataFrame(self._figure_rows()), _NULLABLE)
+        return typed(pd.DataFrame(self._figure_rows()), _TYPED)
 
     def ranks(self) -> pd.DataFrame:
         """Return the figures of each GPU in both runs: a row per GPU and figure.
@@ -204,7 +207,7 @@ class Comparison:
         """
         import pandas as pd
 
-        return typed(pd.DataFrame(self._rank_rows(), columns=["rank", "gpu", *self._figure_rows()[0]]), _NULLABLE)
+        return typed(pd.DataFrame(self._rank_rows(), columns=["rank", "gpu", *self._figure_rows()[0]]), _TYPED)
 
     def collectives(self) -> pd.DataFrame:
         """Return the collectives of a step, largest change of exposed time first: a row per kind, group and size.
@@ -229,7 +232,7 @@ class Comparison:
         import pandas as pd
 
         rows = [row.to_dict() for row in self.collective_changes]
-        return typed(pd.DataFrame(rows, columns=list(COLLECTIVE_COLUMNS)), _NULLABLE)
+        return typed(pd.DataFrame(rows, columns=list(COLLECTIVE_COLUMNS)), _TYPED)
 
     def kernels(self) -> pd.DataFrame:
         """Return the kernels, copies and sets of a step, largest change first: a row per name.
@@ -243,7 +246,7 @@ class Comparison:
         import pandas as pd
 
         rows = [row.to_dict() for row in self.kernel_changes]
-        return typed(pd.DataFrame(rows, columns=list(KERNEL_COLUMNS)), _NULLABLE)
+        return typed(pd.DataFrame(rows, columns=list(KERNEL_COLUMNS)), _TYPED)
 
     def _figure_rows(self) -> list[dict[str, Any]]:
         return [{"figure": change.name, **change.to_dict()} for change in self.changes]

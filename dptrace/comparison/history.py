@@ -31,6 +31,7 @@ from dptrace.comparison.sides import (
     sample_run,
 )
 from dptrace.comparison.significance import Float
+from dptrace.core.table import with_strings
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.run.cross_rank import mean_step
@@ -184,7 +185,8 @@ class History:
         """Return a row for each run: its series, and what JSON has of it."""
         import pandas as pd
 
-        return pd.DataFrame([{"series": one.title, **row} for one in self.series for row in one.with_usual()])
+        rows = [{"series": one.title, **row} for one in self.series for row in one.with_usual()]
+        return with_strings(pd.DataFrame(rows))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data, as ``dptrace history --json`` prints it."""

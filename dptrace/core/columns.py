@@ -45,3 +45,28 @@ class Columns(msgspec.Struct, frozen=True):
         """Return no rows; other fields have their defaults."""
         hints = {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is np.ndarray}
         return cls(**{name: np.empty(0, get_args(get_args(hint)[1])[0]) for name, hint in hints.items()})
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal in all that they hold: arrays entry by entry, of structs each field.
+
+    >>> same({"a": (np.arange(2), "x")}, {"a": (np.arange(2), "x")})
+    True
+    """
+    if one is other:
+        return True
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    if isinstance(one, msgspec.Struct):
+        return type(one) is type(other) and all(
+            same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__
+        )
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(same(value, other[key]) for key, value in one.items())
+        )
+    if isinstance(one, tuple | list):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)

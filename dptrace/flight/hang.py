@@ -82,16 +82,17 @@ class Fault:
     is_cause: bool = False
 
 
-def find_hang(paths: Sequence[str | Path]) -> dict[str, Any]:
+def find_hang(paths: str | Path | Sequence[str | Path]) -> dict[str, Any]:
     """Return where a job hangs and why, as ``dptrace flight --json`` prints it.
 
     Args:
-        paths: dumps of torch's flight recorder, one for each rank; of NCCL's RAS or Inspector; or folders of them.
+        paths: dumps of torch's flight recorder, one for each rank; of NCCL's RAS or Inspector; folders of them; or one
+            path alone.
 
     Raises:
         TraceError: a path does not exist, no file is a dump, two are of one rank, or a pickle has more than plain data.
     """
-    dumps = read_dumps(paths)
+    dumps = read_dumps([paths] if isinstance(paths, str | Path) else paths)
     places: list[str] = []
     nothing = _NOTHING
     if dumps.ranks:

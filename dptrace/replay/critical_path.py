@@ -12,6 +12,7 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import Int64
+from dptrace.core.table import with_strings
 from dptrace.errors import UsageError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.schedule import Times
@@ -149,7 +150,7 @@ class CriticalPath:
         import pandas as pd
 
         frames = [pd.DataFrame(rows, columns=list(_COLUMNS)) for rows in self._kernel_columns()]
-        return pd.concat(frames, ignore_index=True).astype({"slack_ns": "Int64"})
+        return with_strings(pd.concat(frames, ignore_index=True).astype({"slack_ns": "Int64"}))
 
     @cached_property
     def recorded(self) -> RecordedPath:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, members
+from dptrace.core.table import with_strings
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
 from dptrace.replay.graph.schedule import Times, schedule_of
@@ -582,4 +583,4 @@ def modules_frame(modules: Sequence[ModuleTime], length_ns: int) -> pd.DataFrame
     import pandas as pd
 
     rows = [{**one.to_dict(), "share": one.path_ns / max(1, length_ns)} for one in modules]
-    return pd.DataFrame(rows, columns=list(_COLUMNS)).astype({"gain_ns": "Int64"})
+    return with_strings(pd.DataFrame(rows, columns=list(_COLUMNS)).astype({"gain_ns": "Int64"}))

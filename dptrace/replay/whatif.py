@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.split import FIGURE_WORDS, FIGURES
 from dptrace.core.checks import holds
 from dptrace.core.intervals import median
-from dptrace.core.table import html_table, step_number
+from dptrace.core.table import html_table, step_number, with_strings
 from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
 from dptrace.replay import simulation
 from dptrace.replay.graph.build import Model, build_model, residuals, whole_run
@@ -320,7 +320,8 @@ class WhatIf:
             for rank in self.ranks
             for name in FIGURES
         ]
-        return pd.DataFrame(rows, columns=["rank", "device", "figure", "measured_ns", "replayed_ns", "predicted_ns"])
+        names = ["rank", "device", "figure", "measured_ns", "replayed_ns", "predicted_ns"]
+        return with_strings(pd.DataFrame(rows, columns=names))
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the step and its parts, measured and predicted, and the doubts."""

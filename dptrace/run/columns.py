@@ -196,8 +196,8 @@ def shown_figures(rows: Sequence[Mapping[str, float | None]]) -> tuple[str, ...]
 # Collectives of a GPU; the source is a OneDevice. Then intervals, of a Timeline.
 
 
-def _said(name: str, dtype: str, doc: str) -> Column:
-    return Column(name, dtype, doc, value=lambda one: one.of_calls(name))
+def _said(name: str, dtype: str, doc: str, unset: int | str) -> Column:
+    return Column(name, dtype, doc, value=lambda one: one.of_calls(name), unset=unset)
 
 
 def _at_calls(column: Column, get: Callable[[OneDevice], Int64]) -> Column:
@@ -218,10 +218,10 @@ CALLS = (
         "message size; missing where unknown",
         value=lambda one: [size or None for size in one.of_calls("bytes")],
     ),
-    _said("dtype", "str", "data type and process group; empty where unknown"),
-    _said("group", "str", "data type and process group; empty where unknown"),
-    _said("group_size", "int", "number of ranks in the group; 0 where unknown"),
-    _said("seq", "int", "sequence number in the group; -1 where unknown"),
+    _said("dtype", "string", "data type and process group; missing where unknown", ""),
+    _said("group", "string", "data type and process group; missing where unknown", ""),
+    _said("group_size", "Int64", "number of ranks in the group; missing where unknown", 0),
+    _said("seq", "Int64", "sequence number in the group; missing where unknown", -1),
     replace(_PHASE, value=lambda one: _phases(one.timeline.phase[one.calls])),
     _at_calls(_START, lambda one: one.timeline.start_ns),
     _at_calls(_END, lambda one: one.timeline.end_ns),
@@ -233,7 +233,7 @@ CALLS = (
         "the kernel's name",
         value=lambda one: [one.timeline.names[number] for number in one.timeline.name[one.calls].tolist()],
     ),
-    _said("label", "str", "the label of the bucket or layer that it serves; empty for no label"),
+    _said("label", "string", "the label of the bucket or layer that it serves; missing without one", ""),
     *_with(
         _WAITS,
         lambda one: _known(one.wait.calls.exposed_ns, one.wait.calls.exposed_ns >= 0),
@@ -338,11 +338,11 @@ MEMBERS = (
 MATCHED = _with(
     (
         _KIND,
-        Column("name", "str", "`bucket 0`, `FSDP::all_gather (layers.3)` …; empty without a name"),
-        Column("group", "str", "process group; empty where unknown"),
-        Column("seq", "int", "sequence number in the group; -1 where unknown"),
+        Column("name", "string", "`bucket 0`, `FSDP::all_gather (layers.3)` …; missing without a name", unset=""),
+        Column("group", "string", "process group; missing where unknown", unset=""),
+        Column("seq", "Int64", "sequence number in the group; missing where unknown", unset=-1),
         Column("bytes", "Int64", "message size, as nccl-tests counts it; missing where unknown"),
-        Column("dtype", "str", "data type; empty where unknown"),
+        Column("dtype", "string", "data type; missing where unknown", unset=""),
         _ANY_STEP,
         Column("phase", "str", "phase that launched it"),
         Column("complete", "bool", "whether all ranks of the group are in the run and recorded it"),
@@ -554,7 +554,7 @@ MEMORY_PEAKS = (
 MEMORY_USE = (
     _RANK,
     _DEVICE,
-    Column("name", "str", "the kind, operator or module; empty for no operator or module"),
+    Column("name", "string", "the kind, operator or module; missing for no operator or module", unset=""),
     Column("peak_bytes", "int", "bytes alive at the device's peak"),
     Column("blocks", "int", "blocks alive at the peak; those from before the recording are not counted"),
     Column("allocated_bytes", "int", "bytes of all allocations"),
@@ -565,7 +565,7 @@ BLOCKS = (
     _DEVICE,
     Column("bytes", "int", "size of the block"),
     Column("kind", "str", "`gradients`, `activations` …; docs/definitions.md defines them"),
-    *columns("operator module", "str", "what allocated it; empty where nothing shows it"),
+    *columns("operator module", "string", "what allocated it; missing where nothing shows it", ""),
     Column("step", "string", "step that allocated it; missing outside all steps"),
     Column("phase", "string", "phase that allocated it; missing before the recording"),
     Column("born_ns", "Int64", "when it was allocated, on the rank's own clock; missing before the recording"),

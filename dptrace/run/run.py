@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
+from dptrace.core.columns import same
 from dptrace.core.table import frame, frame_of, listed_in_docstring
 from dptrace.errors import DptraceError
 from dptrace.run import columns, tables
@@ -55,9 +56,12 @@ class AnswerStore(Protocol):
         """
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Run:
-    """The recording of one job: a timeline per GPU, sorted by rank and device."""
+    """The recording of one job: a timeline per GPU, sorted by rank and device.
+
+    Two are equal if they have the same path, were read in the same way, and hold the same.
+    """
 
     path: str
     """The path as the user gave it."""
@@ -88,6 +92,15 @@ class Run:
     def __post_init__(self) -> None:
         if not self.devices:
             object.__setattr__(self, "devices", tuple(map(figures_of, self.timelines)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Run):
+            return NotImplemented
+        compared = [one.name for one in fields(Run) if one.compare and one.name != "timelines"]
+        return all(same(getattr(self, name), getattr(other, name)) for name in compared)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.world_size, self.ranks))
 
     @property
     def ranks(self) -> tuple[int, ...]:

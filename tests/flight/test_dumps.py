@@ -219,6 +219,7 @@ def test_dumps_in_zip_files_are_read(tmp_path: Path) -> None:
             shutil.copy(path, node)
         shutil.make_archive(str(tmp_path / "machines" / f"node{number}"), "zip", node)
     expected = find_hang([folder])
+    assert expected == find_hang(folder) == find_hang(str(folder))
 
     for given_path in (archive, tmp_path / "machines"):
         assert (expected["verdict"], [3]) == (find_hang([given_path])["verdict"], find_hang([given_path])["culprits"])

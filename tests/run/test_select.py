@@ -103,7 +103,7 @@ def test_waits_and_lateness_are_those_among_all_ranks(run: Run, ranks: set[int])
         ("stragglers", ["step", "late_ns", "waited_ns"]),
         ("clock_offsets", ["at_ns", "uncertainty_ns", "corrected"]),
     ):
-        whole, cut = getattr(run, name)().fillna(-1), getattr(part, name)().fillna(-1)
+        whole, cut = (getattr(one, name)().astype(object).fillna(-1) for one in (run, part))
         expected = whole[whole["rank"].isin(ranks)][["rank", *columns]]
         assert expected.to_dict("list") == cut[["rank", *columns]].to_dict("list"), name
 

@@ -67,8 +67,10 @@ def gantt_layout(run: Run, every_rank: bool = False) -> Column:
     """Draw all steps of a run as a Bokeh layout; see :func:`dptrace.figure`.
 
     Raises:
-        DptraceError: the run has no step.
+        DptraceError: the run has no step, or was opened with ``figures_only``.
     """
+    if run.figures_only:
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out to draw.")
     part = run if every_rank else some_ranks(run)
     whole = chart(part)
     if not whole.tracks or whole.end_ns <= 0:

@@ -115,7 +115,8 @@ def json_text(content: object) -> str:
     try:
         data = msgspec.json.encode(content, enc_hook=_plain)
     except UnicodeEncodeError:  # a name whose bytes were not UTF-8, which msgspec does not write
-        return json.dumps(content, indent=1) + "\n"
+        finite = json.loads(json.dumps(content, default=_plain), parse_constant=lambda _: None)
+        return json.dumps(finite, indent=1) + "\n"
     text = msgspec.json.format(data, indent=1).decode()
     if not text.isascii() or "\x7f" in text:
         text = re.sub("[\x7f-\U0010ffff]", lambda character: json.dumps(character[0])[1:-1], text)

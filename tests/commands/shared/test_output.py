@@ -63,6 +63,9 @@ def test_json_escapes_all_but_printable_ascii() -> None:
         assert {"name": name} == json.loads(text)
     # RFC 8259 has no NaN.
     assert [1.5, 3, None] == json.loads(json_text([np.float64(1.5), np.int64(3), float("nan")]))
+    # A name that is no UTF-8 takes another way.
+    assert '"\\udce9"' in json_text(["\udce9", np.float64("inf")])
+    assert "Infinity" not in json_text(["\udce9", np.float64("inf")])
 
 
 def test_hints_are_quiet_and_notes_are_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
