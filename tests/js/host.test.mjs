@@ -118,14 +118,14 @@ test("what the page leaves out is not said to be missing in the trace", () => {
 
 test("names from traces are escaped in facts", () => {
   const calls = callsOf([op("evil\u202e\u0007", 0, 0, 10)], [["\u202e[1]", "", "", "", -1, "a\u202e\nb"]]);
-  const facts = Object.fromEntries(callFacts({ calls, threads: ["main"] }, 0, { range: 100, kinds: [{ label: "Operator" }] }));
+  const facts = Object.fromEntries(callFacts({ calls, threads: ["main"] }, 0, { start: [], kinds: [{ label: "Operator" }] }));
   assert.ok(!/[\u202e\u0007]/.test(Object.values(facts).join("")));
   assert.deepEqual(facts.stack.split("\n").length, 2);
 });
 
 test("a call's own time is what the calls directly in it leave", () => {
   const calls = callsOf(EVENTS), index = calls.around(calls.launchAt(0, 300))[0], kinds = Array.from({ length: 7 }, () => ({ label: "x" }));
-  const facts = Object.fromEntries(callFacts({ calls, threads: ["main", "autograd"] }, index, { range: 100, kinds }));
+  const facts = Object.fromEntries(callFacts({ calls, threads: ["main", "autograd"] }, index, { start: [], kinds }));
   assert.ok(facts.itself.startsWith("320 ns "));
   assert.equal(facts.path, "aten::linear › aten::addmm");
 });

@@ -29,6 +29,7 @@ import { Stage } from "./stage/stage.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
 import { duration, integer, learnShortNames } from "./data/text.js";
 
+const ENDED = "The server has ended: what is not on the screen cannot be shown. Run dptrace view again.";
 /** Minimum time between two updates of the figures while the view moves, in ms. */
 const UPDATE_MS = 100;
 /** How long Bokeh, which takes a while to start, waits for the exact picture of a served page, in ms. */
@@ -144,10 +145,28 @@ function describeCanvases({ tracks, strips }, main, mini) {
   Object.assign(mini.canvas, { role: "img", ariaLabel: "Overview of the whole run, with a window around the part that is shown" });
 }
 
+/** Keep clicks on buttons that nothing listens to yet; returns a function that does them. */
+function keepClicks() {
+  const clicked = [], keep = (event) => {
+    const pressed = event.target.closest("button");
+    if (!pressed) return;
+    event.stopImmediatePropagation();
+    clicked.push(pressed);
+  };
+  document.addEventListener("click", keep, true);
+  document.body.style.cursor = "progress";
+  return () => {
+    document.removeEventListener("click", keep, true);
+    document.body.style.cursor = "";
+    for (const one of clicked) one.click();
+  };
+}
+
 async function start() {
   const whole = island("scene"), timing = { begun: performance.now() }, loaded = new LoadedPage(whole);
   learnShortNames(whole.names, whole.shorts);
-  keepServerAlive(whole);
+  keepServerAlive(whole, (yes) => (yes ? showProblem(ENDED) : $("#problem").textContent === ENDED && ($("#problem").hidden = true)));
+  const release = keepClicks();
   const { scene, columns: own } = compareSteps(whole, whole.served ? null : await columnsOf(whole), readView(location.hash).compare);
   const stage = new Stage(scene), served = scene.served ? new ServedLod(scene) : null;
   served?.begin(stage.visible);
@@ -274,6 +293,7 @@ async function start() {
   [placed, stage.changed] = [true, changed];
   stage.changed();
   minimap.draw();
+  release();
   if (own || lod.some) timing.first = performance.now();
   addEventListener("resize", () => {
     heat?.draw();
@@ -303,7 +323,10 @@ function showProblem(text, error) {
   const problem = $("#problem");
   problem.textContent = text;
   problem.hidden = false;
-  console.error(error);
+  if (error) console.error(error);
 }
 
-start().catch((error) => showProblem(`The chart could not be drawn: ${error.message}. Run "dptrace view RUN --text" to draw it in the terminal.`, error));
+start().catch((error) => {
+  document.body.style.cursor = "";
+  showProblem(`The chart could not be drawn: ${error.message}. Run "dptrace view RUN --text" to draw it in the terminal.`, error);
+});

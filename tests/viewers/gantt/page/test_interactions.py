@@ -114,7 +114,7 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path) -> None:
             assert whole == visible_range(page)
             assert 0 <= span["from"] <= 1_000
             assert span["to"] == round(whole[1])
-            for text in ("Forward", "Exposed communication", "Idle", "total", "rank 1 · GPU 1", "all 2 GPUs"):
+            for text in ("Forward", "Exposed transfer", "Idle", "total", "rank 1 · GPU 1", "all 2 GPUs"):
                 assert text in card(page)
             page.locator("h1").hover()
             page.keyboard.press("Escape")
@@ -289,6 +289,24 @@ def opened(run: Run, folder: Path, serve: bool) -> Iterator[str]:
         yield server.url
     finally:
         server.close()
+
+
+@browser_test
+def test_a_click_before_the_columns_are_there_is_kept(browser: Browser, tmp_path: Path) -> None:
+    """The panel opens as soon as there is something to show in it."""
+    late = """globalThis.held = []; globalThis.read = Response.prototype.arrayBuffer;
+    Response.prototype.arrayBuffer = async function () {
+      await new Promise((go) => globalThis.held?.push(go) ?? go());
+      return read.call(this);
+    };"""
+    path = written(training_run(3_000, ranks=1), tmp_path / "run.html")
+    with open_page(browser, path, before=late, ready=False) as (page, errors):
+        until(page, "document.body?.style.cursor", "progress")
+        page.locator("#tables").click()
+        assert page.locator("#card").is_hidden()
+        page.evaluate("() => { const { held } = globalThis; globalThis.held = null; for (const go of held) go(); }")
+        page.locator("#card table").first.wait_for()
+        assert [] == errors
 
 
 @pytest.mark.slow

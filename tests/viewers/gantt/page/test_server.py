@@ -219,7 +219,8 @@ def run() -> Run:
 def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
     browser: Browser, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sums of the server are the same figures under the policy; closing the tab stops the server, a reload does not."""
+    """Sums of the server are the same figures under the policy; closing the tab stops the server, a reload does not.
+    A connection that breaks is told at once."""
     monkeypatch.setattr(server, "GRACE_S", 1.5)
     drawn = gantt.served(run)
     started = PageServer(drawn.page, drawn.files, TileService(drawn.store))
@@ -231,6 +232,9 @@ def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
             page.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
             settle(page)
             assert expected_figures(run) == shown_figures(page)
+            for event, shown in (("error", True), ("open", False)):
+                page.evaluate("(event) => dptraceOpen.dispatchEvent(new Event(event))", event)
+                assert shown == page.locator("#problem", has_text="The server has ended").is_visible()
             assert [] == errors
             assert not started._server.tabs.all_closed()
         began = time.monotonic()

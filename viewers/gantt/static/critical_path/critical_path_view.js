@@ -7,7 +7,7 @@ import { button, element, line, table } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { frame } from "../drawing/canvas.js";
 import { between, joined, PathData } from "./critical_path.js";
-import { rowOf, rowRole, stepNamed, trackName } from "../data/rows.js";
+import { rowOf, rowRole, startFacts, stepNamed, trackName } from "../data/rows.js";
 import { duration, integer, moment, percentOf, shortName, truncateMiddle, visible } from "../data/text.js";
 
 /** Height of a row of pieces; width from which a piece is outlined, and labelled; gap below which outlines join; in pixels. */
@@ -109,10 +109,10 @@ export class CriticalPathView {
     const { data, scene } = this, track = data.trackOf(i), operator = data.names[data.operator[i]], name = data.names[data.name[i]];
     this.chosen = i;
     const facts = [
-      ["GPU", track < 0 ? "not on this page" : trackName(scene.tracks[track])],
+      ["rank", track < 0 ? "not on this page" : trackName(scene.tracks[track])],
       ["kind", this.#kind(i)],
       ["length", this.#share(i)],
-      ["start", moment(data.start[i], 1e6)],
+      ...(track < 0 ? [["on the axis", moment(data.start[i], 1e6)]] : startFacts(scene, track, data.start[i])),
       ...(operator && operator !== name ? [["operator", visible(operator)]] : []),
       ["slack", "none: where it takes longer, so does the step"],
       ...this.#gain(i),

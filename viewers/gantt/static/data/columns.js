@@ -93,9 +93,14 @@ function unzipped(base64) {
   return new Response(new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
-/** Keep a connection to the server of a served page open; the server stops when the last one closes. */
-export function keepServerAlive(scene) {
-  if (scene.served) globalThis.dptraceOpen = new EventSource("alive");
+/** Keep a connection to the server of a served page open; the server stops when the last one closes. `ended` is told if it has. */
+export function keepServerAlive(scene, ended) {
+  if (!scene.served) return;
+  const connection = (globalThis.dptraceOpen = new EventSource("alive"));
+  connection.onopen = () => ended(false);
+  connection.onerror = () => ended(true);
+  // A page that is left closes it, too.
+  addEventListener("pagehide", () => connection.close());
 }
 
 /** Unpack one column: a typed array, or a Float64Array if a value does not fit in 32 bits. */

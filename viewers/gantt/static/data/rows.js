@@ -1,6 +1,7 @@
 /** The rows of a scene with their lanes: the lane that fills a row, the one the pointer searches, the one that labels it. */
 
 import { above } from "./lod.js";
+import { moment, visible } from "./text.js";
 
 /** The roles of the lanes of recorded intervals, in the order of columns that have an entry for each of them. */
 export const RECORDED = ["compute", "collectives", "memory"];
@@ -189,18 +190,30 @@ export function stepSpan(scene, strip, step) {
   return { from: Math.min(...bounds.map((b) => b[step])), to: Math.max(...strip.tracks.map((track) => stepEnd(scene.tracks[track], step))) };
 }
 
-/** The starts of a scene's steps, each that of the first of its GPUs, in order. */
-const stepStarts = kept((scene) => scene.strips.flatMap((strip) => strip.names.map((_, step) => stepSpan(scene, strip, step).from)).sort((a, b) => a - b));
+/** Return the facts on when something starts on a track: in the track's own step, to the ns, and on the axis. */
+export function startFacts({ tracks }, track, time) {
+  const { bounds, steps } = tracks[track], step = stepAt(tracks[track], time), axis = ["on the axis", moment(time, 1e6)];
+  if (step < 0) return [["step", "outside the steps, not counted"], axis];
+  return [["step", visible(steps[step])], ["start", `${moment(time - bounds[step], 1e3)} into this rank's step`], axis];
+}
+
+/** The steps of a scene in order of their starts, each that of the first of its GPUs: { from, name }. */
+const stepStarts = kept((scene) => scene.strips.flatMap((strip) => strip.names.map((name, step) => ({ from: stepSpan(scene, strip, step).from, name }))).sort((a, b) => a.from - b.from));
+
+/** Return the last step that has begun at a time, or the first. */
+export function lastStep(scene, time) {
+  return stepStarts(scene).findLast(({ from }) => from <= time) ?? stepStarts(scene)[0];
+}
 
 /**
  * Return a function of a time: the ns since its step began, which is a track's own at that time, or the last one that has
  * begun. A step begins on its first GPU, so that times of several can be compared.
  */
 export function stepClock(scene, track) {
-  const starts = stepStarts(scene), strip = scene.strips[stripsOf(scene).get(track)];
+  const strip = scene.strips[stripsOf(scene).get(track)];
   return (time) => {
     const step = strip ? stepAt(scene.tracks[track], time) : -1;
-    return time - (step < 0 ? starts[Math.max(0, above(starts, 0, starts.length, time) - 1)] : stepSpan(scene, strip, step).from);
+    return time - (step < 0 ? lastStep(scene, time) : stepSpan(scene, strip, step)).from;
   };
 }
 

@@ -39,11 +39,21 @@ export function duration(ns) {
 export function moment(ns, width) {
   const [size, unit] = unitFor(Math.max(Math.abs(ns), width));
   const digits = Math.max(0, Math.min(9, Math.ceil(-Math.log10(width / size / 1000))));
-  return `${(ns / size).toFixed(digits)} ${unit}`;
+  return `${grouped(ns / size, digits)} ${unit}`;
+}
+
+/** Write a number with so many decimals, and with thousands separators. */
+function grouped(value, digits) {
+  return value.toFixed(digits).replace(/\d+/, (whole) => whole.replace(/\B(?=(\d{3})+$)/g, ","));
 }
 
 /** Width of a view in ns below which times are in ns since their step began. */
 const FINE_VIEW = 1e4;
+
+/** Whether the times of a view of some width are in ns since their step began. */
+export function isFine(width) {
+  return width < FINE_VIEW;
+}
 
 /**
  * Format the ticks of an axis in one unit, with enough digits to distinguish neighbours; in a view of little
@@ -51,13 +61,13 @@ const FINE_VIEW = 1e4;
  */
 export function tickLabels(ticks, width, inStep) {
   const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : 1e6;
-  if (width < FINE_VIEW) return ticks.map((tick) => `${integer(inStep(tick))} ns`);
+  if (isFine(width)) return ticks.map((tick) => `${integer(inStep(tick))} ns`);
   return inOneUnit(ticks, step, unitFor(Math.min(Math.max(...ticks.map(Math.abs), step), step * 1e3)));
 }
 
 /** Format a point in time like the ticks of a view of some width. */
 export function tickText(ns, width, inStep) {
-  return width < FINE_VIEW ? `${integer(inStep(ns))} ns into the step` : moment(ns, width);
+  return isFine(width) ? `${integer(inStep(ns))} ns into the step` : moment(ns, width);
 }
 
 /** Format a range of time: "12.6 ms from 1.2345 s". */
@@ -67,7 +77,7 @@ export function spanText(from, to, inStep) {
 
 function inOneUnit(ticks, step, [size, unit]) {
   const digits = Math.max(0, -Math.floor(Math.log10(step / size) + 1e-9));
-  return ticks.map((tick) => `${(tick / size).toFixed(digits)} ${unit}`);
+  return ticks.map((tick) => `${grouped(tick / size, digits)} ${unit}`);
 }
 
 /** Format a share in percent: one decimal below ten, none above; "< 0.1 %" instead of "0 %" for tiny shares. */
@@ -118,8 +128,9 @@ export function kernelTexts(name) {
 export function truncateMiddle(text, characters) {
   if (text.length <= characters) return text;
   if (characters < 8) return "";
-  const head = Math.ceil((characters - 1) * 0.55);
-  return `${text.slice(0, head)}…${text.slice(text.length - (characters - 1 - head))}`;
+  // By characters: half of an emoji is none.
+  const letters = Array.from(text), head = Math.ceil((characters - 1) * 0.55);
+  return letters.length <= characters ? text : `${letters.slice(0, head).join("")}…${letters.slice(letters.length - (characters - 1 - head)).join("")}`;
 }
 
 /** Format a rate: "12.3 GB/s". */

@@ -2,8 +2,8 @@
 
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { widthsIn } from "./canvas.js";
-import { stepClock } from "../data/rows.js";
-import { tickLabels } from "../data/text.js";
+import { lastStep, stepClock } from "../data/rows.js";
+import { isFine, tickLabels, visible } from "../data/text.js";
 
 /** Least distance of ticks and of their labels, in letters' sizes; ticks at most. */
 const APART = 6, GAP = 0.7, MOST = 10;
@@ -29,13 +29,15 @@ function ticksOf({ from, to, width }, letters) {
 /** Draw times above a frame that begins at 0 and `left`, with room `right` of it; of labels that would touch, the first. */
 export function drawTimes(context, scene, { left, right = PAPER, ...view }, chrome, letters) {
   const { ticks, places } = ticksOf(view, letters), labels = tickLabels(ticks, view.to - view.from, stepClock(scene));
+  // Close up, times count from the start of a step: the first says of which.
+  if (isFine(view.to - view.from) && ticks.length) labels[0] = `${visible(lastStep(scene, ticks[0]).name)} + ${labels[0]}`;
   Object.assign(context, { font: `${letters}px ${FONT_FAMILY}`, textAlign: "center", textBaseline: "alphabetic" });
   const widthOf = widthsIn(context.font);
   let end = -Infinity;
   places.forEach((x, i) => {
     context.fillStyle = chrome["strong-line"];
     context.fillRect(left + x, -MARK, 1, MARK);
-    const half = widthOf(labels[i]) / 2, middle = Math.min(x + 0.5, view.width + right - half);
+    const half = widthOf(labels[i]) / 2, middle = Math.max(half - left, Math.min(x + 0.5, view.width + right - half));
     if (middle - half < end) return;
     end = middle + half + GAP * letters;
     context.fillStyle = chrome.quiet;

@@ -2,8 +2,8 @@
 
 import { element, line, named, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
-import { laneOf, rankNames, RECORDED, rowRole, stepClock, trackName } from "../data/rows.js";
-import { bytes, duration, moment, percentOf, tickText, visible } from "../data/text.js";
+import { laneOf, rankNames, RECORDED, rowRole, startFacts, stepClock, trackName } from "../data/rows.js";
+import { bytes, duration, percentOf, tickText, visible } from "../data/text.js";
 import { CALLS, detailsAt, Flame, HostRows, KIND, LABELS, PYTHON } from "./host_rows.js";
 import { HostSource } from "./host_source.js";
 
@@ -106,13 +106,13 @@ export function launchFacts({ calls, launches, launchDetails }, launch, start, m
 }
 
 /** Return the facts of a host's call. */
-export function callFacts({ calls, threads }, index, { range, kinds }) {
+export function callFacts({ calls, threads }, index, { start, kinds }) {
   const { lod } = calls, { thread, flame } = calls.levelOf(index), details = detailsAt(calls.details, calls.detail[index]);
   const inner = lod.duration[index] - insideOf(calls, index);
   const facts = [
     ["kind", kinds[calls.kind[index]].label.toLowerCase()],
     ["thread", threads[thread]],
-    ["start", moment(lod.start[index], Math.min(range, 1e6))],
+    ...start,
     ["duration", duration(lod.duration[index])],
     ["itself", `${duration(inner)} outside the calls in it`],
     ...(flame === CALLS ? [["shapes", or(details.shapes)], ["dtype", or(details.dtypes)]] : []),
@@ -234,7 +234,7 @@ export class HostPanel {
 
   /** Select a call of a GPU's host: show its facts, and arrows to what it launched. */
   async choose(track, data, index) {
-    const { calls, launches } = data, { lod } = calls, { thread, flame, depth } = calls.levelOf(index), { from, to } = this.plot.range;
+    const { calls, launches } = data, { lod } = calls, { thread, flame, depth } = calls.levelOf(index);
     const end = lod.start[index] + Math.max(lod.duration[index], 1);
     const all = flame === CALLS && launches ? launches.launchedIn(thread, lod.start[index], end, MAX_ARROWS + 1) : [];
     const places = all.filter(({ lane }) => !this.#isItself(lane));
@@ -242,10 +242,10 @@ export class HostPanel {
     const { chosen } = this, launched = await this.lod.hold(places);
     if (this.chosen !== chosen) return;
     chosen.arrows = launched.slice(0, MAX_ARROWS).map((kernel, i) => ({ kernel, ...launches.of(places[i]) }));
-    const facts = callFacts(data, index, { range: to - from, kinds: this.kinds });
+    const facts = callFacts(data, index, { start: startFacts(this.scene, track, calls.lod.start[index]), kinds: this.kinds });
     const what = launched.length > MAX_ARROWS ? `more than ${MAX_ARROWS} intervals` : launched.map((kernel) => visible(this.hover.titleOf({}, kernel))).join("\n") || "nothing";
     if (flame === CALLS) facts.push(["launched", launches ? what : LEFT_OUT]);
-    this.card.show("host", visible(calls.nameOf(index)), [table(null, [["GPU", trackName(this.scene.tracks[track])], ...facts], "facts-table")], {
+    this.card.show("host", visible(calls.nameOf(index)), [table(null, [["rank", trackName(this.scene.tracks[track])], ...facts], "facts-table")], {
       close: () => this.clear(),
       setting: ["host", rankNames(this.scene)[track], thread, flame, depth, lod.start[index]].join(),
     });

@@ -2,8 +2,8 @@
 
 import { button, element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
-import { collectiveTitle, duration, integer, moment, percentOf, rate, shortName, visible } from "../data/text.js";
-import { isExposed, laneOf, rankNames, rowRole, stepAt, stepClock, streamWord, trackName } from "../data/rows.js";
+import { collectiveTitle, duration, percentOf, rate, shortName, visible } from "../data/text.js";
+import { isExposed, laneOf, rankNames, rowRole, startFacts, streamWord, trackName } from "../data/rows.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "unknown";
@@ -84,13 +84,12 @@ export class Selection {
   }
 
   #facts(index, track) {
-    const { lod, scene, columns } = this, { from, to } = this.plot.range, owner = scene.tracks[track];
-    const step = stepAt(owner, lod.start[index]), delay = this.members.launchDelay(index);
+    const { lod, scene, columns } = this, owner = scene.tracks[track];
+    const delay = this.members.launchDelay(index);
     return [
-      ["GPU", trackName(owner) + (owner.device ? ` · ${owner.device}` : "")],
-      ["step", step < 0 ? "outside the steps, not counted" : owner.steps[step]],
-      ...(step < 0 ? [] : [["in the step", `${integer(stepClock(scene, track)(lod.start[index]))} ns after its start`]]),
-      ["start", moment(lod.start[index], Math.min(to - from, 1e6))],
+      // A CPU has no other name.
+      ["rank", [trackName(owner), ...(owner.label.endsWith(owner.device) ? [] : [owner.device])].join(" · ")],
+      ...startFacts(scene, track, lod.start[index]),
       ["duration", duration(lod.duration[index])],
       ...(delay === null ? [] : [["launched", `${duration(delay)} before its start`]]),
       [streamWord(owner), String(scene.columns.streams[columns.stream[index]])],

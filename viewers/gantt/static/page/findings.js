@@ -75,13 +75,13 @@ export class Findings {
 
   /** Add a rank's late arrivals in a step to the panel, below the cause. */
   async #listLate({ track, late }) {
-    const { scene, lod, interactions: { selection: { columns }, card } } = this, lane = laneOf(scene, track, "collectives"), { steps } = scene.tracks[track];
-    const held = await lod.hold(late.map(([position]) => ({ lane, position }))), [first] = held;
+    const { scene, lod, interactions: { selection: { columns }, card } } = this, lane = laneOf(scene, track, "collectives"), { steps, bounds } = scene.tracks[track];
+    const held = await lod.hold(late.map(([position]) => ({ lane, position }))), step = Math.max(0, stepAt(scene.tracks[track], lod.start[held[0]]));
     const rows = held.map((index, i) => {
       const name = visible(collectiveName(scene.collectives[columns.name[index]])), [position, ns] = late[i];
-      return [button("link", name, { onclick: () => this.#choose(track, position) }), moment(lod.start[index], 1e6), `+${duration(ns)}`];
+      return [button("link", name, { onclick: () => this.#choose(track, position) }), moment(lod.start[index] - bounds[step], 1e6), `+${duration(ns)}`];
     });
-    const [above] = [...card.body.children].slice(0, 2).toReversed(), step = stepAt(scene.tracks[track], lod.start[first]);
-    above?.after(table([`late arrivals${step < 0 ? "" : ` in ${visible(steps[step])}`}`, "at", "after the others"], rows));
+    const [above] = [...card.body.children].slice(0, 2).toReversed();
+    above?.after(table([`late arrivals in ${visible(steps[step])}`, "into the step", "after the others"], rows));
   }
 }

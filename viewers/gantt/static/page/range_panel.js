@@ -168,7 +168,7 @@ export class RangePanel {
     const text = (value, i) => (value === "" ? "" : isKnown(value) ? FORMS[columns[i][1]].show(value) : UNKNOWN);
     const body = rows.map(({ values, category, mark, links = {}, title = values[0], className = "" }) => {
       const cells = kept.map((i) => text(values[i], i)), id = `${place}:${values[0]}`;
-      if (category !== undefined) cells[0] = named(category, this.scene.categories[category]);
+      if (category !== undefined) cells[0] = named(category, { ...this.scene.categories[category], label: values[0] });
       if (mark) {
         const [content] = cells;
         cells[0] = button("link", "", { title, value: id, onclick: () => this.#select(this.row === id ? null : id, true) });
@@ -224,14 +224,17 @@ export class RangePanel {
     const all = [...scene.tracks.keys()], groups = scene.groups ?? [{ label: "time", tracks: all }];
     const sums = groups.map(({ tracks }) => this.#sumOf(splits, tracks, range)), one = sums.length === 1;
     const mark = (category) => ({ roles: [category === idle ? "idle" : "phases"], field: "category", keys: category === idle ? causes : [category] });
+    // Exposed is all of it, as below: transfer, and waiting where that is known.
+    const known = sums.every(({ parts: ns }) => isKnown(ns[waiting])) && ![scene, ...(scene.groups ?? [])].some(({ unknownWaits }) => unknownWaits);
+    const labelOf = (category) => (known && category === scene.special.exposed ? "Exposed transfer" : scene.categories[category].label);
     const part = (label, get, more) => ({ values: [label, ...sums.map(get), ...(one ? [shareOf(get(sums[0]), sums[0].wall)] : [])], ...more });
     const parts = scene.order.filter((category) => category === idle || (busy.includes(category) && sums.some((found) => found.parts[category] !== 0)));
-    const rows = parts.map((category) => part(scene.categories[category].label, ({ parts: ns }) => ns[category], { category, mark: mark(category) }));
+    const rows = parts.map((category) => part(labelOf(category), ({ parts: ns }) => ns[category], { category, mark: mark(category) }));
     const ranks = all.map((track) => this.#rank(scene.tracks[track].label, this.#sumOf(splits, [track], range), { track }));
-    const copies = [...busy.map((category) => scene.categories[category].label), "total"].map((label) => [label, "ns", true]);
+    const copies = [...busy.map(labelOf), "total"].map((label) => [label, "ns", true]);
     return [
       { columns: [["part", "text"], ...groups.map(({ label }) => [label, "ns"]), ...(one ? [["share", "share"]] : [])], rows: [...rows, part("total", ({ wall }) => wall, { className: "total" })] },
-      { columns: [["rank", "text"], ...["compute", "exposed", ...(waits ? ["waiting"] : []), "overlapped", "idle"].map((label) => [label, "ns"]), ...copies], rows: one && all.length > 1 ? [...ranks, { ...this.#rank("all", sums[0]), className: "total" }] : ranks },
+      { columns: [["rank", "text"], ...["compute", "exposed", ...(waits ? ["of it waiting"] : []), "overlapped", "idle"].map((label) => [label, "ns"]), ...copies], rows: one && all.length > 1 ? [...ranks, { ...this.#rank("all", sums[0]), className: "total" }] : ranks },
     ];
   }
 
@@ -269,7 +272,7 @@ export class RangePanel {
     }
     const ofKind = (kind) => rows.map(([id]) => id).filter((id) => (scene.collectives[id].kind || "other") === kind);
     const listed = [...entries].sort(([, a], [, b]) => byExposed(a.sums, b.sums)).slice(0, MAX_ROWS);
-    const times = ["exposed", "waiting", "overlapped"].map((label) => [label, "ns"]);
+    const times = ["exposed", "of it waiting", "overlapped"].map((label) => [label, "ns"]);
     return [
       { columns: [["kind", "text"], ...times], rows: kinds.sort(byExposed).map(([kind, ...ns]) => ({ values: [visible(collectiveWord({ kind }) || "other"), ...time(...ns)], mark: mark(ofKind(kind)) })) },
       { columns: [["collective", "text"], ["calls", "count"], ...times], rows: listed.map(([label, { ids, sums: [calls, ...ns] }]) => ({ values: [label, calls, ...time(...ns)], mark: mark(ids) })) },

@@ -29,7 +29,7 @@ export class Stage {
     this.opened = [...scene.tracks.keys()].filter((track) => !this.collapsed[track]);
     /** The GPUs that stay at the top, and the names of the groups by GPU, none if they are not grouped. */
     Object.assign(this, { pins: [], groupOf: new Map(groups?.map((group, track) => [track, group])), allHeadings: [] });
-    this.allStrips = strips.map((strip) => Object.assign(strip, { top: 0, end: 0, tracks: [...strip.tracks].sort((a, b) => place.get(a) - place.get(b) || 0) }));
+    this.allStrips = strips.map((strip) => Object.assign(strip, { top: 0, end: 0, base: strip.h, tracks: [...strip.tracks].sort((a, b) => place.get(a) - place.get(b) || 0) }));
     this.allBlocks = strips.flatMap(({ tracks }) => tracks).map((track, i) => ({ track, top: 0, rows: [], shaded: i % 2 === 0 }));
     this.blockOf = new Map(this.allBlocks.map((block) => [block.track, block]));
     for (const row of this.rows) this.blockOf.get(row.track).rows.push(row);
@@ -160,6 +160,8 @@ export class Stage {
   scale(growth) {
     this.growth = growth;
     for (const row of this.rows) row.full = Math.floor(row.base * this.growth);
+    // The names in them grow with the page's letters.
+    for (const strip of this.allStrips) strip.h = Math.round(strip.base * this.zoom);
     this.#arrange();
   }
 
