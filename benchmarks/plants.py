@@ -30,6 +30,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import dptrace
+from dptrace.analysis.findings.evidence import Straggler
 from dptrace.record.gloo import gloo_threads
 from dptrace.replay.findings import findings_of
 
@@ -353,8 +354,8 @@ def answer(folder: Path) -> dict[str, Any]:
         "off": truth["off_ms"],
         "saved": run.whatif(no_straggler=True).step_gain_ns / 1e6,
         "found": sum(gains) / 1e6,
-        "ranks": first.evidence["ranks"] if first else [],
-        "cause": first.evidence["cause"] if first else "",
+        "ranks": first.about(Straggler).ranks if first else [],
+        "cause": first.about(Straggler).cause if first else "",
     }
 
 

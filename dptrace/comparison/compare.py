@@ -9,6 +9,7 @@ from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.stragglers import HOST_CAUSES
 from dptrace.analysis.per_gpu.causes import CAUSES
@@ -461,11 +462,11 @@ def _who_is_late(comparison: Comparison, every: Mapping[str, Change]) -> str:
     more, less = (comparison.b, comparison.a) if exposed.delta > 0 else (comparison.a, comparison.b)
     if not is_known or isinstance(more.run, StoredRun) or isinstance(less.run, StoredRun):
         return ""
-    before = {tuple(finding.evidence["ranks"]): finding.figure[0] for finding in _stragglers(less.run)}
+    before = {tuple(finding.about(Straggler).ranks): finding.figure[0] for finding in _stragglers(less.run)}
     largest = max(_stragglers(more.run), key=lambda finding: finding.figure[0], default=None)
     if largest is None:
         return ""
-    ranks, cause = largest.evidence["ranks"], largest.evidence["cause"]
+    ranks, cause = largest.about(Straggler).ranks, largest.about(Straggler).cause
     if largest.figure[0] - before.get(tuple(ranks), 0) < least:
         return ""
     is_one, now = len(ranks) == 1, exposed.delta > 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding
 from dptrace.analysis.findings.stragglers import steps_text, straggler_advice, waiting_text
 from dptrace.core.intervals import Int64
@@ -67,10 +68,19 @@ def absent_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
     )
     instance = int(number[latest])
     member = int(matches.device[matches.first[instance]])
-    evidence: dict[str, Any] = {"rank": matches.device_ids[member][0], "step": str(matches.step[instance])}
-    evidence |= {"collective": str(matches.kind[instance]), "cause": "not_recorded", "what": "", "where": ""}
-    evidence |= {"instance": instance, "late_ns": int(late_ns[latest]), "count": len(found), "ranks": ranks}
-    evidence |= {"waiting_ranks": sorted(waiting)}
+    evidence = Straggler(
+        rank=matches.device_ids[member][0],
+        step=str(matches.step[instance]),
+        collective=str(matches.kind[instance]),
+        cause="not_recorded",
+        what="",
+        where="",
+        instance=instance,
+        late_ns=int(late_ns[latest]),
+        count=len(found),
+        ranks=ranks,
+        waiting_ranks=sorted(waiting),
+    )
     counted = int((late_ns[found] * members).sum()) // max(1, measurer.steps * len(model.whole.timelines))
     share = min(1.0, counted / max(1.0, measurer.mean_step_ns))
     finding = Finding("straggler", text, straggler_advice("not_recorded", run.metadata), counted, share, evidence)

@@ -18,6 +18,7 @@ from dptrace.analysis.compute_findings.roofline import (
     removed_by_fusion,
 )
 from dptrace.analysis.findings.communication import compared_messages
+from dptrace.analysis.findings.evidence import ExposedComm, LowBandwidth, PageableCopies, SlowGpu, SmallMessages
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.host import HOST_CAUSES, pauses
 from dptrace.core.intervals import Int64, IntervalSet, median, subtract
@@ -119,7 +120,8 @@ def _fused(in_optimizer: bool, finding: Finding, context: GainContext) -> Change
 
 def _as_fast_as_others(finding: Finding, context: GainContext) -> Change | str:
     """Return the change by which the GPU of one rank computes as fast as those of the others."""
-    rank, slower = finding.evidence["rank"], 1 - 1 / finding.evidence["ratio"]
+    evidence = finding.about(SlowGpu)
+    rank, slower = evidence.rank, 1 - 1 / evidence.ratio
     placed = zip(context.model.run.timelines, context.model.place, strict=True)
     own = [tasks for timeline, (_, tasks) in placed if timeline.rank == rank]
     if not own:
@@ -132,8 +134,8 @@ def _as_fast_as_others(finding: Finding, context: GainContext) -> Change | str:
 
 
 def _no_pageable_copies(finding: Finding, context: GainContext) -> Change | str:
-    graph = context.model.graph
-    named = np.array([name in finding.evidence["copies"] for name in graph.names], np.bool_)
+    graph, copies = context.model.graph, finding.about(PageableCopies).copies
+    named = np.array([name in copies for name in graph.names], np.bool_)
     task = np.flatnonzero(graph.of(TaskKind.MEMORY) & named[graph.name])
     return ShorterTasks("no time in these copies", task, graph.duration_ns[task])
 
@@ -145,23 +147,24 @@ _GONE = "The whole run does not have these messages."
 
 def _faster_links(finding: Finding, context: GainContext) -> Change | str:
     """Let the messages of a finding on low bandwidth be as fast as what they are compared with."""
-    model = context.model
-    across, rate = model.whole.cross_rank, float(finding.evidence["reference_gbps"]) * 1e9
-    rows = compared_messages(finding.evidence, across, model.run.metadata)
+    model, evidence = context.model, finding.about(LowBandwidth)
+    across, rate = model.whole.cross_rank, evidence.reference_gbps * 1e9
+    rows = compared_messages(evidence, across, model.run.metadata)
     left = np.minimum(across.timing.busbw[rows] / rate, 1)
-    kind = finding.evidence["collective"]
-    return _shorter_messages(model, f"large {kind} at {rate / 1e9:.3g} GB/s", rows, 1 - left, proportional=True)
+    return _shorter_messages(
+        model, f"large {evidence.collective} at {rate / 1e9:.3g} GB/s", rows, 1 - left, proportional=True
+    )
 
 
 def _fewer_messages(finding: Finding, context: GainContext) -> Change | str:
     """Let small messages pay the latency as often as the messages that they could be combined to."""
-    matches, evidence = context.model.whole.cross_rank.matches, finding.evidence
-    group = np.array([one.name == evidence["group"] for one in matches.groups] + [False], np.bool_)
-    rows = (matches.kind == evidence["collective"]) & group[matches.group] & matches.complete & (matches.step != "")
-    rows &= (matches.bytes > 0) & (matches.bytes < evidence["crossover_bytes"])
-    wanted = max(int(np.ceil(evidence["bytes"] / evidence["crossover_bytes"])), 1)
-    saved = evidence["alpha_ns"] * max(1 - wanted / evidence["count"], 0)
-    text = f"small {evidence['collective']} combined to {wanted} a step"
+    matches, evidence = context.model.whole.cross_rank.matches, finding.about(SmallMessages)
+    group = np.array([one.name == evidence.group for one in matches.groups] + [False], np.bool_)
+    rows = (matches.kind == evidence.collective) & group[matches.group] & matches.complete & (matches.step != "")
+    rows &= (matches.bytes > 0) & (matches.bytes < evidence.crossover_bytes)
+    wanted = max(int(np.ceil(evidence.bytes / evidence.crossover_bytes)), 1)
+    saved = evidence.alpha_ns * max(1 - wanted / evidence.count, 0)
+    text = f"small {evidence.collective} combined to {wanted} a step"
     chosen = np.flatnonzero(rows)
     return _shorter_messages(context.model, text, chosen, np.full(len(chosen), saved))
 
@@ -232,7 +235,7 @@ _LEFT_OUT = {
 }
 """Why no change takes a finding away."""
 COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
-    "exposed_comm": lambda finding, context: HiddenCollectives(str(finding.evidence["collective"])),
+    "exposed_comm": lambda finding, context: HiddenCollectives(finding.about(ExposedComm).collective),
     "small_messages": _fewer_messages,
     "first_bucket": _smaller_first_bucket,
     "low_bandwidth": _faster_links,

@@ -297,12 +297,12 @@ class FindingList:
             left = duration(ns) if ns else "nothing"
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
         gain = replace(gain, marginal_ns=ns, share=ns / self._measurer.mean_step_ns, reason=reason)
-        return replace(finding, gain=gain, evidence=finding.evidence | ({"needed": True} if is_needed else {}))
+        return replace(finding, gain=gain, needed=is_needed)
 
 
 def _is_once(one: _Change) -> bool:
     """Return whether it happened in one of several steps, and may not happen again."""
-    return bool(one.finding.evidence.get("once"))
+    return bool(one.finding.evidence.once)
 
 
 def _is_unmasked(one: _Change, ns: int) -> bool:
@@ -322,11 +322,10 @@ def _parts_first(changes: list[_Change], least: float) -> list[_Change]:
 
 
 def _is_part(one: Finding, whole: Finding) -> bool:
-    if one.evidence.get("once") != whole.evidence.get("once"):
+    if one.evidence.once != whole.evidence.once:
         return False
     if whole.kind == "exposed_comm":
-        about = one.evidence.get("collective", whole.evidence["collective"])
-        return one.kind in _PARTS_OF_EXPOSED and about == whole.evidence["collective"]
+        return one.kind in _PARTS_OF_EXPOSED and one.evidence.collective in (None, whole.evidence.collective)
     return one.kind == "straggler" and whole.kind in _OF_HOSTS
 
 

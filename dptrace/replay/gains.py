@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.findings.cores import NO_CORE, CoreWaits, Loss, core_waits, lacks_core, may_lack_core
+from dptrace.analysis.findings.evidence import Jitter, Straggler
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, Gain
 from dptrace.analysis.findings.stragglers import (
     Lost,
@@ -385,7 +386,7 @@ def _jitter(run: Run, delays: Sequence[_Delay], step_ns: float) -> Finding:
     text = f"{ranks_text(ranks, capital=True)} {are}, each time a little and for another reason: jitter."
     advice = "Pin processes to cores, and look for other load on the hosts; with more ranks than cores, expect it."
     worst = max(delays, key=lambda delay: delay.excess.ns)
-    evidence = {"rank": worst.rank, "step": worst.step or None, "ranks": ranks}
+    evidence = Jitter(rank=worst.rank, step=worst.step or None, ranks=ranks)
     counted = sum(delay.excess.ns for delay in delays) // max(1, _steps_of(run) * len(run.ranks))
     return Finding("jitter", text, advice, counted, min(1.0, counted / max(1.0, step_ns)), evidence)
 
@@ -403,12 +404,22 @@ def _finding(run: Run, group: _Group, step_ns: float, before: str) -> Finding:
     own = set(group.ranks)
     waiting = [rank for rank in (waited if waited.number else late).waiting if rank not in own]
     kind = "" if late.instance is None else str(run.cross_rank.matches.kind[late.instance])
-    evidence: dict[str, Any] = {"rank": largest.rank, "step": largest.step or None, "collective": kind}
-    evidence |= {"cause": group.cause, "what": excess.what, "where": excess.where}
-    evidence |= {"instance": late.instance, "late_ns": late.late_ns, "once": group.is_once(run)}
-    evidence |= {"count": waited.number, "ranks": group.ranks, "waiting_ranks": waiting}
-    evidence |= {"lost_by_step_ns": dict(sorted(by_step.items()))}
-    evidence |= {"lost_by_rank_ns": {str(rank): ns for rank, ns in sorted(group.ns_by_rank.items())}}
+    evidence = Straggler(
+        rank=largest.rank,
+        step=largest.step or None,
+        collective=kind,
+        cause=group.cause,
+        what=excess.what,
+        where=excess.where,
+        instance=late.instance,
+        late_ns=late.late_ns,
+        once=group.is_once(run),
+        count=waited.number,
+        ranks=group.ranks,
+        waiting_ranks=waiting,
+        lost_by_step_ns=dict(sorted(by_step.items())),
+        lost_by_rank_ns={str(rank): ns for rank, ns in sorted(group.ns_by_rank.items())},
+    )
     unknown = may_lack_core(by_place, core_waits(run.metadata, run.timelines), run.on_cpu)
     reason = straggler_reason(group.cause, excess.what, excess.where, group.ranks, run.on_cpu, unknown)
     reason += f" before “{before}”" if before and group.cause == "nothing_recorded" else ""
@@ -436,7 +447,8 @@ def _of_node(run: Run, group: _Group, finding: Finding, node: str, ranks: int) -
     what = {"compute": "compute takes", "memory_copies": "memory copies take", "slower_host": "hosts take"}
     takes = what.get(group.cause) or f"{straggler_reason(group.cause, '', '', own, run.on_cpu)},"
     of_all = f"{ranks} ranks" if len(own) == ranks else f"{len(own)} of {ranks} ranks"
-    waiting = finding.evidence["waiting_ranks"]
+    evidence = finding.about(Straggler)
+    waiting = evidence.waiting_ranks
     who = (
         f" {ranks_text(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for them." if waiting else ""
     )
@@ -444,7 +456,7 @@ def _of_node(run: Run, group: _Group, finding: Finding, node: str, ranks: int) -
     advice = (
         f"Look at what these {of_all} share: power and clock limits, cooling, other load, storage, network of {node}."
     )
-    return replace(finding, text=text, advice=advice, evidence=finding.evidence | {"node": node})
+    return replace(finding, text=text, advice=advice, evidence=replace(evidence, node=node))
 
 
 def _steps_of(run: Run) -> int:

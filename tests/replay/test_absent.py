@@ -31,7 +31,7 @@ def test_a_straggler_is_found_although_another_rank_is_spoiled(tmp_path: Path, s
     [finding] = late(run)
 
     gain = finding.gain
-    assert [5] == finding.evidence["ranks"]
+    assert [5] == finding.evidence.to_dict()["ranks"]
     assert gain.ns is not None
     assert gain.low_ns is not None
     assert gain.high_ns is not None
@@ -48,9 +48,9 @@ def test_a_straggler_without_a_trace_is_named(tmp_path: Path) -> None:
 
     [finding] = late(run)
 
-    assert ([5], "not_recorded") == (finding.evidence["ranks"], finding.evidence["cause"])
+    assert ([5], "not_recorded") == (finding.evidence.to_dict()["ranks"], finding.evidence.to_dict()["cause"])
     assert finding.gain.ns == pytest.approx(TRUE_NS, rel=0.1)
-    assert finding.evidence["rank"] in run.ranks
+    assert finding.evidence.rank in run.ranks
 
 
 def test_steps_that_a_cut_file_lacks_work_of_are_left_out(tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_a_slow_node_is_one_finding(tmp_path: Path) -> None:
     node, both = (1000 * (slow.step_us() - Mesh(dp=4, slow=left).step_us()) for left in ({13: 1.5}, {}))
     run = dptrace.open(slow.write(tmp_path / "run"), cache=False)
 
-    found = {finding.evidence.get("node", ""): finding for finding in late(run)}
+    found = {finding.evidence.to_dict().get("node", ""): finding for finding in late(run)}
 
     assert {"node-001", ""} == found.keys()
-    assert (list(range(4, 8)), [13]) == tuple(found[name].evidence["ranks"] for name in ("node-001", ""))
+    assert (list(range(4, 8)), [13]) == tuple(found[name].evidence.to_dict()["ranks"] for name in ("node-001", ""))
     assert "node-001, ranks 4–7" in found["node-001"].text
     marginal = [finding.gain.marginal_ns or 0 for finding in found.values()]
     assert both == pytest.approx(sum(marginal), rel=0.1)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import dptrace
+from dptrace.analysis.findings.evidence import ExposedComm, LowBandwidth, SmallMessages
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import IntervalSet
 from dptrace.errors import DptraceError
@@ -27,22 +28,17 @@ from dptrace.timeline.model import Timeline
 from tests.support.compute_files import ComputeFile, inputs
 from tests.support.replay_files import job_rank
 
-KINDS: dict[str, dict[str, Any]] = {
-    "exposed_comm": {"collective": "all_reduce"},
-    "host_bound": {},
-    "synchronizing": {},
-    "launch_latency": {},
-    "waiting": {},
-    "copies": {},
-    "short_kernels": {},
-}
+EXPOSED = ExposedComm(
+    collective="all_reduce", step=None, rank=0, exposed_ns=0, after_backward_share=0.0, count=1.0, bytes=None
+)
+KINDS = ("exposed_comm", "host_bound", "synchronizing", "launch_latency", "waiting", "copies", "short_kernels")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_these_kinds_have_a_change_that_only_shortens(run: dptrace.Run, kind: str) -> None:
     """A change takes time away and adds none, so that no gain is negative."""
     model = run.replay.model
-    change = counterfactual(Finding(kind, "", "", 1, 0.1, KINDS[kind]), GainContext(run, model))
+    change = counterfactual(Finding(kind, "", "", 1, 0.1, EXPOSED), GainContext(run, model))
     assert not isinstance(change, str)
     after = change.apply(model)
 
@@ -242,8 +238,7 @@ def test_a_slow_gpu_gains_what_it_takes_longer(tmp_path: Path) -> None:
 ARRIVAL = 20 + 400 + 1 + 200 + 2
 
 
-def evidence(**more: Any) -> dict[str, Any]:
-    return {"collective": "all_reduce", "group": "0", **more}
+MESSAGES: dict[str, Any] = {"collective": "all_reduce", "group": "0", "step": "", "instance": 0}
 
 
 def message_gain_of(run: dptrace.Run, finding: Finding) -> int | None:
@@ -261,16 +256,18 @@ def test_links_as_fast_as_others_halve_large_messages(tmp_path: Path) -> None:
             args.update(dict.fromkeys(set(args) & {"In msg nelems", "Out msg nelems"}, 10_000_000))
         file.write(tmp_path / f"rank{rank}.json")
     run = dptrace.open(tmp_path, cache=False)
-    finding = Finding("low_bandwidth", "", "", 1, 0.1, evidence(reference_gbps=800.0))
+    evidence = LowBandwidth(**MESSAGES, busbw_gbps=400.0, reference_gbps=800.0, count=1, bytes=40_000_000)
+    finding = Finding("low_bandwidth", "", "", 1, 0.1, evidence)
 
     assert 50_000 == pytest.approx(message_gain_of(run, finding), abs=10)
 
 
 def test_combined_messages_pay_the_latency_once(run: dptrace.Run) -> None:
     """Two messages of 4 KB a step, of which one of 8 KB would do, save half of a latency of 60 µs."""
-    finding = Finding(
-        "small_messages", "", "", 1, 0.1, evidence(bytes=8192, crossover_bytes=10_000, count=2, alpha_ns=60_000.0)
+    evidence = SmallMessages(
+        **MESSAGES, bytes=8192, crossover_bytes=10_000, count=2, alpha_ns=60_000.0, part_of="exposed_comm"
     )
+    finding = Finding("small_messages", "", "", 1, 0.1, evidence)
 
     assert 30_000 == message_gain_of(run, finding)
 

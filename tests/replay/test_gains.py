@@ -88,7 +88,7 @@ def test_findings_on_some_steps_are_those_of_these_steps(late: dptrace.Run) -> N
 
     assert all(finding.has_gain for finding in found)
     assert "straggler" == found[0].kind
-    assert {"ProfilerStep#2", "ProfilerStep#3"} == set(found[0].evidence["lost_by_step_ns"])
+    assert {"ProfilerStep#2", "ProfilerStep#3"} == set(found[0].evidence.to_dict()["lost_by_step_ns"])
 
 
 @pytest.mark.parametrize(("gone", "reason"), [(True, "second time"), (False, "launched the work are not known")])
@@ -132,7 +132,7 @@ def test_one_stall_is_one_finding(tmp_path: Path) -> None:
     run = dptrace.open(planted_job(tmp_path, [Plant(1, "loader", 5)]), cache=False)
     first, *others = findings_of(run)
 
-    assert ("straggler", "data_loading") == (first.kind, first.evidence["cause"])
+    assert ("straggler", "data_loading") == (first.kind, first.evidence.to_dict()["cause"])
     assert 5_000_000 == pytest.approx(first.figure[0], rel=0.1)
     loading = next(finding for finding in others if finding.kind == "data_loading")
     assert loading.is_minor
@@ -157,7 +157,7 @@ def test_shown_gains_add_up_to_that_of_all(late: dptrace.Run, hidden: dptrace.Ru
         step_ns = int(run.steps()["wall_ns"].mean())
 
         assert 0 < sum(finding.figure[0] for finding in found) <= step_ns
-        assert found[0].evidence.get("needed") or found[0].gain.ns == found[0].gain.marginal_ns
+        assert found[0].needed or found[0].gain.ns == found[0].gain.marginal_ns
 
 
 @needs_real_traces
@@ -237,7 +237,7 @@ def test_where_a_replay_cannot_tell_waiting_has_no_cause() -> None:
 
     assert all(one.gain.ns is None and one.gain.reason for one in found)
     assert "Rank 1 waits for rank 0: up to 1.77 ms late at an all_reduce in ProfilerStep#21." == late.text
-    assert "unknown" == late.evidence["cause"]
+    assert "unknown" == late.evidence.to_dict()["cause"]
 
 
 def test_what_is_said_of_the_replay_of_one_step_is_that_of_a_step() -> None:
@@ -253,6 +253,6 @@ def test_all_ranks_that_wait_are_named(tmp_path: Path) -> None:
     """Also one that is itself late where the late rank is latest, and waits in the other steps."""
     plants = [Plant(1, "python", 20.0, (0, 1, 3)), Plant(1, "python", 30.0, (2,)), Plant(2, "allocator", 25.0, (2,))]
     planted_job(tmp_path, plants, ranks=3)
-    finding = next(one for one in findings_of(dptrace.open(tmp_path)) if one.evidence.get("rank") == 1)
+    finding = next(one for one in findings_of(dptrace.open(tmp_path)) if one.evidence.rank == 1)
 
-    assert [0, 2] == finding.evidence["waiting_ranks"]
+    assert [0, 2] == finding.evidence.to_dict()["waiting_ranks"]

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import dptrace
+from dptrace.analysis.findings.evidence import SlowGpu, SmallMessages
 from dptrace.analysis.findings.finding import Finding
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError
@@ -61,16 +62,26 @@ def comparable(answer: WhatIf) -> dict[str, Any]:
 def test_counterfactuals_are_about_the_collectives_of_all_ranks(folder: Path) -> None:
     """Messages are complete although ranks are not replayed; a rank that another stands for has no GPU to change."""
     run = dptrace.open(folder)
-    evidence = {"collective": "all_reduce", "group": run.cross_rank.matches.groups[0].name, "bytes": 1 << 22}
-    evidence |= {"count": 8, "crossover_bytes": 1 << 40, "alpha_ns": 1000.0, "rank": 1, "ratio": 2.0}
+    small = SmallMessages(
+        collective="all_reduce",
+        group=run.cross_rank.matches.groups[0].name,
+        count=8,
+        bytes=1 << 22,
+        crossover_bytes=1 << 40,
+        alpha_ns=1000.0,
+        step="",
+        instance=0,
+        part_of="exposed_comm",
+    )
+    slow = SlowGpu(rank=1, ratio=2.0, kernel="")
     some, every = GainContext(run, replay_of_some(run).model), GainContext(run, run.replay.model)
 
-    fewer, of_all = (counterfactual(Finding("small_messages", "", "", 0, 0.0, evidence), one) for one in (some, every))
+    fewer, of_all = (counterfactual(Finding("small_messages", "", "", 0, 0.0, small), one) for one in (some, every))
 
     assert isinstance(fewer, ShorterTransfers)
     assert isinstance(of_all, ShorterTransfers)
     assert fewer.less_ns.tolist() == of_all.less_ns.tolist()
-    assert "another stands for it" in str(counterfactual(Finding("slow_gpu", "", "", 0, 0.0, evidence), some))
+    assert "another stands for it" in str(counterfactual(Finding("slow_gpu", "", "", 0, 0.0, slow), some))
 
 
 @pytest.mark.usefixtures("some")
@@ -168,7 +179,7 @@ def test_findings_of_many_ranks_are_those_of_the_replay_of_all(folder: Path, mon
     monkeypatch.setattr(representatives, "MOST_REPLAYED", 64)
     every = findings_of(dptrace.open(folder, cache=False))
 
-    assert ("straggler", [SLOW]) == (few[0].kind, few[0].evidence["ranks"])
+    assert ("straggler", [SLOW]) == (few[0].kind, few[0].evidence.to_dict()["ranks"])
     assert few[0].text == every[0].text
     assert few[0].figure[0] == pytest.approx(every[0].figure[0], abs=10)
     assert "represented" in few[0].gain.doubts

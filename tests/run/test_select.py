@@ -112,7 +112,7 @@ def test_findings_are_those_of_the_selection(run: Run) -> None:
     """A late rank that is left out is none of them; the waiting for it stays a figure."""
     part, late = run.select(ranks={0}), run.select(ranks={2})
 
-    assert [2] == [f.evidence["rank"] for f in findings_of(late) if f.kind == "straggler" and not f.is_minor]
+    assert [2] == [f.evidence.rank for f in findings_of(late) if f.kind == "straggler" and not f.is_minor]
     assert not [f for f in findings_of(part) if f.kind == "straggler"]
     assert 0 == len(part.stragglers())
     assert part.steps()["exposed_wait_ns"].sum() > 0

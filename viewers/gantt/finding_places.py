@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import Finding, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.split import Part
@@ -76,23 +77,22 @@ def _as_data(place: Place | None) -> dict[str, Any] | None:
 def place_of(finding: Finding, run: Run, chart: Chart) -> Place | None:
     """Return where a chart shows a finding; None where it does not show its step."""
     evidence = finding.evidence
-    for track in _tracks_of(chart, evidence.get("rank")):
+    for track in _tracks_of(chart, evidence.rank):
         # What is late after the last collective is in no step that a collective names.
-        ends = finding.kind == "straggler" and evidence.get("step") is None and chart.tracks[track].steps
-        step = _step(chart, track, chart.tracks[track].steps[-1] if ends else evidence.get("step"))
+        ends = finding.kind == "straggler" and evidence.step is None and chart.tracks[track].steps
+        step = _step(chart, track, chart.tracks[track].steps[-1] if ends else evidence.step)
         if step is None:
             continue
-        if "instance" in evidence:
-            # A delay that reaches no collective that others wait in is shown by its step.
-            reached = evidence["instance"]
-            shown = None if reached is None else _collective(run, chart, track, reached)
+        # A delay that reaches no collective that others wait in is shown by its step.
+        if (reached := evidence.instance) is not None:
+            shown = _collective(run, chart, track, reached)
             return _delayed(run, chart, shown, reached) if shown and finding.kind == "straggler" else shown or step
         if (cause := _cause(finding)) in CAUSES:
             lane = _lane(chart, track, Role.IDLE)
             begins = (lane.start_ns >= step.start_ns) & (lane.start_ns < step.end_ns)
             return _longest_gap(step, lane, begins & (lane.category == cause_category(cause))) or step
-        if "exposed_ns" in evidence:
-            return _most_exposed(chart, step, evidence.get("collective")) or step
+        if finding.kind == "exposed_comm":
+            return _most_exposed(chart, step, evidence.collective) or step
         return step
     return None
 
@@ -227,10 +227,10 @@ def counted(finding: Finding, run: Run, chart: Chart) -> list[Counted]:
     Of a finding on late ranks, these are the waits for them, and the idle time of the late ranks meanwhile; of another,
     it is the GPU that the finding names, else the one with most.
     """
-    if "waiting_ranks" in finding.evidence:
+    if finding.kind == "straggler":
         return _waits(finding, run, chart)
-    kind, cause = finding.evidence.get("collective"), _cause(finding)
-    named = set(_tracks_of(chart, finding.evidence.get("rank"))) or set(range(len(chart.tracks)))
+    kind, cause = finding.evidence.collective, _cause(finding)
+    named = set(_tracks_of(chart, finding.evidence.rank)) or set(range(len(chart.tracks)))
     found = []
     for track in named:
         if cause in CAUSES:
@@ -255,7 +255,7 @@ def counted(finding: Finding, run: Run, chart: Chart) -> list[Counted]:
 
 def _waits(finding: Finding, run: Run, chart: Chart) -> list[Counted]:
     """Return the waits that a finding on late ranks counted, and before them the idle time of these ranks meanwhile."""
-    matches, late = run.cross_rank.matches, finding.evidence["ranks"]
+    matches, late = run.cross_rank.matches, finding.about(Straggler).ranks
     arrivals = run.cross_rank.stragglers
     reached = [matches.device_ids[device][0] in late for device in arrivals.device.tolist()]
     rows = np.flatnonzero(np.isin(matches.instance, arrivals.instance[np.array(reached, np.bool_)]))

@@ -182,7 +182,7 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False, is_limite
         return Text(f"Findings: {nothing_found(on_cpu, is_limited)}", style="bold")
     known = any(finding.has_gain for finding in findings)
     order = "by what a step gains without each and those above" if known else "by the time that each counts"
-    order += "; those of a single step last" if any(finding.evidence.get("once") for finding in findings) else ""
+    order += "; those of a single step last" if any(finding.evidence.once for finding in findings) else ""
     parts: list[RenderableType] = [Text(f"Findings, {order}", style="bold")]
     reasons = {finding.gain.reason for finding in findings}
     if not known and len(reasons) == 1:
@@ -208,7 +208,7 @@ def minor_sentence(findings: Sequence[Finding]) -> str:
     gains = dict[str, int]()
     for one in findings:
         if one.is_minor:
-            of = f" of rank {one.evidence['rank']}" if one.kind == "straggler" else ""
+            of = f" of rank {one.evidence.rank}" if one.kind == "straggler" else ""
             name = f"{one.kind.replace('_', ' ')}{of}"
             gains[name] = max(gains.get(name, 0), one.figure[0])
     listed = ", ".join(f"{name} {milliseconds(ns)} ms" for name, ns in gains.items())
@@ -217,7 +217,7 @@ def minor_sentence(findings: Sequence[Finding]) -> str:
 
 def where(finding: Finding) -> str:
     """Return the step and the rank to look at, as --json names them."""
-    step, rank = finding.evidence.get("step"), finding.evidence.get("rank")
+    step, rank = finding.evidence.step, finding.evidence.rank
     if step is None or rank is None:
         return ""
     return f" (see {step}, rank {rank})"

@@ -498,11 +498,11 @@ def _place(finding: Finding) -> str:
     """Return the name of a finding and where to look for it."""
     where, kind = finding.evidence, finding.kind.replace("_", " ").replace("comm", "communication")
     words = [kind.replace("host bound", "host-bound")]
-    if finding.kind == "exposed_comm" and where.get("collective"):
-        words = [f"exposed {where['collective']}"]
-    elif finding.kind != "straggler" and where.get("collective"):
-        words.append(str(where["collective"]))
-    rank, step = where.get("rank"), where.get("step")
+    if finding.kind == "exposed_comm" and where.collective:
+        words = [f"exposed {where.collective}"]
+    elif finding.kind != "straggler" and where.collective:
+        words.append(where.collective)
+    rank, step = where.rank, where.step
     places = [f"rank {rank}"] if rank is not None else []
     places += [f"step {step_label(step)}"] if step else []
     return sanitize(" · ".join([*words, *([", ".join(places)] if places else [])]))

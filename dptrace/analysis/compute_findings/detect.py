@@ -19,6 +19,7 @@ from dptrace.analysis.compute_findings.roofline import (
     far_below_the_roofline,
     unfused_attention,
 )
+from dptrace.analysis.findings.evidence import Interference, PageableCopies, SlowGpu
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding
 from dptrace.analysis.kernels.names import kernel_names
 from dptrace.core.intervals import Int64, covered
@@ -53,7 +54,7 @@ def pageable_copies(context: ComputeContext) -> list[Finding]:
         f"{context.per_step(count):,.0f} copies per step between the GPU and pageable memory take "
         f"{duration(context.per_step(exposed))} that no compute hides, and block the host"
     )
-    return [context.finding("pageable_copies", text, _ADVICE, exposed, {"copies": sorted(set(named))})]
+    return [context.finding("pageable_copies", text, _ADVICE, exposed, PageableCopies(copies=sorted(set(named))))]
 
 
 # The price of activation checkpointing: forward work that backward repeats.
@@ -165,7 +166,7 @@ def uneven_ranks(context: ComputeContext) -> list[Finding]:
         f"{duration(excess.sum())} per step, most of it in {name} "
         f"({duration(per_step[worst, slowest])} against {duration(others[worst])})"
     )
-    evidence = {"rank": timeline.rank, "ratio": round(float(ratio), 4), "kernel": name}
+    evidence = SlowGpu(rank=timeline.rank, ratio=round(float(ratio), 4), kernel=name)
     return [context.finding("slow_gpu", text, _UNEVEN_RANKS_ADVICE, excess.sum() * context.steps, evidence)]
 
 
@@ -203,7 +204,9 @@ def interference(context: ComputeContext) -> list[Finding]:
         f"per step instead of {duration(context.per_step(alone))}, over the {share(now / int(ns[overlapped].sum()))} "
         "of overlapped compute whose kernels also ran without communication"
     )
-    return [context.finding("interference", text, _INTERFERENCE_ADVICE, cost, {"ratio": round(now / alone, 4)})]
+    return [
+        context.finding("interference", text, _INTERFERENCE_ADVICE, cost, Interference(ratio=round(now / alone, 4)))
+    ]
 
 
 def slowdown_ns(context: ComputeContext) -> Int64:

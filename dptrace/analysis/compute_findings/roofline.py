@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.compute_findings.context import ComputeContext, StepKernels, Work
+from dptrace.analysis.findings.evidence import ElementwiseChains, Product, SlowProducts, UnfusedAttention
 from dptrace.analysis.findings.finding import Finding
 from dptrace.core.intervals import Int64, sums
 from dptrace.core.units import duration, plural, share
@@ -51,7 +52,7 @@ def unfused_attention(context: ComputeContext) -> list[Finding]:
         f"{share(ns / whole)} of compute"
     )
     saved = float(attention_savings_ns(context).sum())
-    return [context.finding("unfused_attention", text, _ADVICE, saved, {"operators": operators})]
+    return [context.finding("unfused_attention", text, _ADVICE, saved, UnfusedAttention(operators=operators))]
 
 
 def in_unfused_attention(kernels: StepKernels) -> NDArray[np.bool_]:
@@ -250,18 +251,18 @@ def _finding(context: ComputeContext, reason: _Reason, products: Sequence[_Produ
         f"{calls:,.0f} {_noun(products)} per step run at {share(roof / ns)} of the roofline{because}: {examples}. "
         f"The cost is what {share(_REACHABLE)} of it would save"
     )
-    evidence = {
-        "products": [
-            {
-                "operator": product.work.operator,
-                "input_dims": [list(one) if isinstance(one, tuple) else one for one in product.work.call.dims],
-                "dtype": _cost(product).dtype,
-                "calls_per_step": context.per_step(product.calls),
-                "share_of_roofline": round(product.roof_ns / product.ns, 4),
-            }
+    evidence = SlowProducts(
+        products=[
+            Product(
+                operator=product.work.operator,
+                input_dims=[list(one) if isinstance(one, tuple) else one for one in product.work.call.dims],
+                dtype=_cost(product).dtype,
+                calls_per_step=context.per_step(product.calls),
+                share_of_roofline=round(product.roof_ns / product.ns, 4),
+            )
             for product in products[:_EXAMPLES]
         ]
-    }
+    )
     advice = (context.is_compiled and reason.advice_if_compiled) or reason.advice
     return context.finding(reason.kind, text, advice, sum(p.cost_ns for p in products), evidence)
 
@@ -390,7 +391,7 @@ def elementwise_chains(context: ComputeContext) -> list[Finding]:
             f"{chains}{' of the optimizer' * (kind == 'unfused_optimizer')}; the costliest is {worst}, "
             f"{duration(context.per_step(worth))} per step"
         )
-        found.append(context.finding(kind, text, advice, int(saved[chosen].sum()), {"chain": worst}))
+        found.append(context.finding(kind, text, advice, int(saved[chosen].sum()), ElementwiseChains(chain=worst)))
     return found
 
 

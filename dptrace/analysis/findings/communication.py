@@ -9,6 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.across import AcrossRanks
+from dptrace.analysis.findings.evidence import (
+    ExposedComm,
+    FirstBucket,
+    LastGradients,
+    LowBandwidth,
+    SlowCollectives,
+    SmallMessages,
+)
 from dptrace.analysis.findings.finding import (
     GRADIENTS,
     Finding,
@@ -59,15 +67,19 @@ def exposed_communication(context: FindingContext) -> list[Finding]:
         text, advice = exposed_advice(
             context, kind, late, hidden, exposed_ns, waited, count / steps, sized * size / max(count, 1)
         )
-        evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
-        evidence |= {"after_backward_share": round(late, 3), "count": count / steps}
-        evidence["bytes"] = size / steps if sized else None
-        last = _last_gradients(context, kind)
-        if tail and last:
-            evidence["last"] = last
-            known = [last["name"], byte_size(last["bytes"]) if last["bytes"] else ""]
-            if any(known):
-                text += f" The last one of a step is {', '.join(filter(None, known))}."
+        last = _last_gradients(context, kind) if tail else None
+        evidence = ExposedComm(
+            collective=kind,
+            step=worst[1],
+            rank=worst[2],
+            exposed_ns=worst[0],
+            after_backward_share=round(late, 3),
+            count=count / steps,
+            bytes=size / steps if sized else None,
+            last=last,
+        )
+        if last and any(known := [last.name, byte_size(last.bytes) if last.bytes else ""]):
+            text += f" The last one of a step is {', '.join(filter(None, known))}."
         if waited > _NOTABLE_WAIT * exposed_ns:
             share = 100 * min(waited / exposed_ns, 1.0)
             text += f" {share:.0f} % of the exposed time is waiting for late ranks and not counted here."
@@ -112,10 +124,10 @@ def _gradients(device: DeviceFigures, kinds: tuple[str, ...]) -> Int64:
     return np.flatnonzero(wanted & (timeline.phase[comm] == Phase.BACKWARD) & (timeline.step[comm] >= 0))
 
 
-def _last_gradients(context: FindingContext, kind: str) -> dict[str, Any]:
+def _last_gradients(context: FindingContext, kind: str) -> LastGradients | None:
     """Describe the last gradients reduced in a step, on the first device that reduces any."""
     if kind not in GRADIENTS:
-        return {}
+        return None
     for number, device in enumerate(context.devices):
         if len(gradient_rows := _gradients(device, (kind,))):
             timeline = device.timeline
@@ -123,8 +135,8 @@ def _last_gradients(context: FindingContext, kind: str) -> dict[str, Any]:
             last = int(np.flatnonzero(timeline.step[comm] == timeline.step[comm[-1]])[-1])
             size = timeline.collectives[timeline.collective[comm[last]]].bytes
             name = context.name(int(context.instances(number)[gradient_rows[last]]))
-            return {"name": name, "bytes": size or None, "step": timeline.windows.names[timeline.step[comm[last]]]}
-    return {}
+            return LastGradients(name, size or None, timeline.windows.names[timeline.step[comm[last]]])
+    return None
 
 
 def _missing_ranks_text(context: FindingContext, kind: str) -> str:
@@ -156,7 +168,7 @@ _LATE = 0.3
 def first_bucket(context: FindingContext) -> list[Finding]:
     """Find gradients that start late because the first bucket is large; later buckets queue behind it."""
     cost = delay = length = 0
-    worst: dict[str, Any] = {}
+    worst: FirstBucket | None = None
     for number, device in enumerate(context.devices):
         gradient_rows = _gradients(device, GRADIENTS)
         for step, rows in _by_step(device, gradient_rows):
@@ -166,16 +178,22 @@ def first_bucket(context: FindingContext) -> list[Finding]:
             if not _LATE * whole <= late < whole or share < _TOO_LARGE:
                 continue
             cost, delay, length = cost + saved, delay + late, length + whole
-            if saved > worst.get("ns", -1):
-                name = context.name(int(context.instances(number)[rows[0]]))
-                worst = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": saved}
-                worst |= {"name": name, "bytes": size, "share_of_gradients": round(share, 3), "delay_ns": late}
-    if not cost:
+            if worst is None or saved > worst.ns:
+                worst = FirstBucket(
+                    rank=device.timeline.rank,
+                    step=device.split.names[step],
+                    ns=saved,
+                    name=context.name(int(context.instances(number)[rows[0]])),
+                    bytes=size,
+                    share_of_gradients=round(share, 3),
+                    delay_ns=late,
+                )
+    if worst is None or not cost:
         return []
-    called = f"{worst['name']}, " if worst["name"] else ""
+    called = f"{worst.name}, " if worst.name else ""
     text = (
-        f"The first gradients start {100 * delay / length:.0f} % into backward: {called}{byte_size(worst['bytes'])}, "
-        f"{100 * worst['share_of_gradients']:.0f} % of all gradients; later ones queue behind them."
+        f"The first gradients start {100 * delay / length:.0f} % into backward: {called}{byte_size(worst.bytes)}, "
+        f"{100 * worst.share_of_gradients:.0f} % of all gradients; later ones queue behind them."
     )
     return [context.finding("first_bucket", text, first_bucket_advice(context), cost, worst)]
 
@@ -230,9 +248,17 @@ def small_messages(context: FindingContext) -> list[Finding]:
         )
         advice = f"Combine them: {plural(wanted, 'message')} of that size would carry the same data."
         worst = int(np.flatnonzero(rows)[0])
-        evidence = {"collective": fit.kind, "group": matches.groups[fit.group].name, "count": count}
-        evidence |= {"bytes": size, "crossover_bytes": fit.crossover_bytes, "alpha_ns": alpha}
-        evidence |= {"step": matches.step[worst], "instance": worst, "part_of": "exposed_comm"}
+        evidence = SmallMessages(
+            collective=fit.kind,
+            group=matches.groups[fit.group].name,
+            count=count,
+            bytes=size,
+            crossover_bytes=fit.crossover_bytes,
+            alpha_ns=alpha,
+            step=matches.step[worst],
+            instance=worst,
+            part_of="exposed_comm",
+        )
         found.append(context.finding("small_messages", text, advice, float(paid), evidence))
     return found
 
@@ -276,14 +302,14 @@ def _link(metadata: Mapping[str, Any], kind: str = "") -> float:
     return float(rate) * 1e9 if isinstance(rate, int | float) and rate > 0 else 0.0
 
 
-def compared_messages(evidence: Mapping[str, Any], across: AcrossRanks, metadata: Mapping[str, Any]) -> Int64:
+def compared_messages(evidence: LowBandwidth, across: AcrossRanks, metadata: Mapping[str, Any]) -> Int64:
     """Return the matched collectives that a finding on low bandwidth is about, by its evidence."""
     matches = across.matches
-    rows = _large(across) & (matches.kind == evidence["collective"])
+    rows = _large(across) & (matches.kind == evidence.collective)
     if _link(metadata):
         return np.flatnonzero(rows & _one_machine(metadata, matches)[matches.group])
-    own = np.array([group.name == evidence["group"] for group in matches.groups] + [False], np.bool_)
-    return np.flatnonzero(rows & own[matches.group] & (across.timing.busbw < evidence["reference_gbps"] * 1e9))
+    own = np.array([group.name == evidence.group for group in matches.groups] + [False], np.bool_)
+    return np.flatnonzero(rows & own[matches.group] & (across.timing.busbw < evidence.reference_gbps * 1e9))
 
 
 def _large(across: AcrossRanks) -> NDArray[np.bool_]:
@@ -363,13 +389,19 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
     return found
 
 
-def _where(context: FindingContext, rows: NDArray[np.bool_], busbw: float, reference: float) -> dict[str, Any]:
+def _where(context: FindingContext, rows: NDArray[np.bool_], busbw: float, reference: float) -> LowBandwidth:
     matches = context.across.matches
     worst = int(np.flatnonzero(rows)[np.argmin(context.across.timing.busbw[rows])])
-    evidence = {"collective": str(matches.kind[worst]), "group": matches.groups[matches.group[worst]].name}
-    evidence |= {"busbw_gbps": round(busbw / 1e9, 3), "reference_gbps": round(reference / 1e9, 3)}
-    evidence |= {"count": int(rows.sum())}
-    return evidence | {"step": matches.step[worst] or None, "instance": worst, "bytes": int(matches.bytes[worst])}
+    return LowBandwidth(
+        collective=str(matches.kind[worst]),
+        group=matches.groups[matches.group[worst]].name,
+        busbw_gbps=round(busbw / 1e9, 3),
+        reference_gbps=round(reference / 1e9, 3),
+        count=int(rows.sum()),
+        step=matches.step[worst] or None,
+        instance=worst,
+        bytes=int(matches.bytes[worst]),
+    )
 
 
 def slow_collectives(context: FindingContext) -> list[Finding]:
@@ -395,13 +427,9 @@ def slow_collectives(context: FindingContext) -> list[Finding]:
         f"{slow} of {count} collectives took over 1.5 times as long as comparable ones, wait excluded; the worst "
         f"took {duration(excess)} longer ({named}, {matches.step[row] or 'outside all steps'})."
     )
-    evidence = {
-        "collective": like.kind,
-        "instance": row,
-        "step": matches.step[row] or None,
-        "count": slow,
-    }
+    step = matches.step[row] or None
+    evidence = SlowCollectives(collective=like.kind, instance=row, step=step, count=slow, ns=int(excess))
     advice = (
         "If they occur at random, look for other traffic on the links; if always there, at what runs at the same time."
     )
-    return [context.finding("slow_collectives", text, advice, cost, evidence | {"ns": int(excess)})]
+    return [context.finding("slow_collectives", text, advice, cost, evidence)]

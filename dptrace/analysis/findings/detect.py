@@ -17,6 +17,7 @@ from dptrace.analysis.findings.communication import (
     slow_collectives,
     small_messages,
 )
+from dptrace.analysis.findings.evidence import Bubble
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.host import IDLE_KINDS, idle, recompute, unused_parameters
 from dptrace.analysis.per_gpu.causes import CAUSES
@@ -51,9 +52,15 @@ def bubbles(context: FindingContext) -> list[Finding]:
         slowest, times = _slowest(context, pipeline)
         if times > _UNEVEN:
             text += f" The stages of rank {slowest} compute {times:.1f} times as long as the mean."
-        evidence = {"step": pipeline.steps[worst].step, "rank": _idlest(context, pipeline, worst), "ns": lost[worst]}
-        evidence |= {"bubble_percent": pipeline.bubble_percent, "formula_percent": formula}
-        evidence |= {"schedule": pipeline.schedule, "micro_batches": pipeline.micro_batches}
+        evidence = Bubble(
+            step=pipeline.steps[worst].step,
+            rank=_idlest(context, pipeline, worst),
+            ns=lost[worst],
+            bubble_percent=pipeline.bubble_percent,
+            formula_percent=formula,
+            schedule=pipeline.schedule,
+            micro_batches=pipeline.micro_batches,
+        )
         found.append(context.finding("bubble", text, _advice(pipeline, times), cost, evidence))
     return found
 

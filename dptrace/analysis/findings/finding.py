@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
 from dptrace.analysis.findings.cores import CoreWaits, core_waits
+from dptrace.analysis.findings.evidence import AnyEvidence, Evidence
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median
 from dptrace.core.units import byte_size, duration
@@ -23,6 +24,8 @@ from dptrace.timeline.model import HostCause, Phase, Timeline
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
+Kind = TypeVar("Kind", bound=Evidence)
+_NOTHING = Evidence()
 
 # What a step would gain without what a finding is about, as a replay of the run without it shows.
 
@@ -89,10 +92,17 @@ class Finding(msgspec.Struct, frozen=True):
     """Time that was measured for it, of the mean GPU and step: idle, exposed, computed, or waited by others."""
     share: float
     """That time as a share of the mean step, from 0 to 1."""
-    evidence: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Where to look: step, rank, collective."""
+    evidence: AnyEvidence = _NOTHING
+    """Where to look, and the figures behind its text."""
     gain: Gain = Gain()
     """What a step would gain without it."""
+    needed: bool = False
+    """Whether others gain only once it is gone, so that it is not minor."""
+
+    def about(self, kind: type[Kind]) -> Kind:
+        """Return its evidence, which is of this kind."""
+        assert isinstance(self.evidence, kind), (self.kind, self.evidence)
+        return self.evidence
 
     @property
     def figure(self) -> tuple[int, float]:
@@ -112,12 +122,13 @@ class Finding(msgspec.Struct, frozen=True):
     @property
     def is_minor(self) -> bool:
         """Whether a replay shows that a step would gain less than 1 % without it, and that no other needs it gone."""
-        return self.has_gain and self.figure[1] < MIN_SHARE and not self.evidence.get("needed")
+        return self.has_gain and self.figure[1] < MIN_SHARE and not self.needed
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain data, with what it would gain."""
-        names = ("kind", "text", "advice", "counted_ns", "evidence")
-        return {**{name: getattr(self, name) for name in names}, **self.gain.to_dict()}
+        data = {name: getattr(self, name) for name in ("kind", "text", "advice", "counted_ns")}
+        evidence = self.evidence.to_dict() | ({"needed": True} if self.needed else {})
+        return {**data, "evidence": evidence, **self.gain.to_dict()}
 
 
 def top_findings(found: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -162,12 +173,10 @@ class StepContext(msgspec.Struct, frozen=True, dict=True):
         """Mean length of a step."""
         return sum(timeline.windows.wall_ns for timeline in self.timelines) / self.steps
 
-    def finding(
-        self, kind: str, text: str, advice: str, total_ns: float, evidence: dict[str, Any] | None = None
-    ) -> Finding:
+    def finding(self, kind: str, text: str, advice: str, total_ns: float, evidence: AnyEvidence = _NOTHING) -> Finding:
         """Create a finding from the time that counts in all steps of all devices."""
         counted = int(total_ns) // self.steps
-        return Finding(kind, text, advice, counted, counted / self.wall_ns if self.wall_ns else 0.0, evidence or {})
+        return Finding(kind, text, advice, counted, counted / self.wall_ns if self.wall_ns else 0.0, evidence)
 
 
 class FindingContext(StepContext, frozen=True, dict=True):

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from dptrace.analysis.findings.evidence import Idle, Recompute, UnusedParameters
 from dptrace.analysis.findings.finding import (
     MIN_SHARE,
     PYTHON_ADVICE,
@@ -286,12 +287,13 @@ def _idle_finding(context: FindingContext, idle_kind: _IdleKind, left: _Idle) ->
     clause, gaps = _where(context, idle_kind, left, most, int(own.sum()))
     text += f"; {clause}." if clause else "."
     shown = gaps[0].step if gaps else device.split.names[step]
-    evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": shown, "ns": int(own[step]), "once": once}
+    evidence = Idle(rank=device.timeline.rank, step=shown, ns=int(own[step]), once=once)
     if gaps:
-        evidence |= {"what": gaps[0].label.what, "where": gaps[0].label.where, "gaps_ns": [gap.ns for gap in gaps]}
+        label = gaps[0].label
+        evidence = replace(evidence, what=label.what, where=label.where, gaps_ns=[gap.ns for gap in gaps])
     if kind in ("host_bound", "launch_latency") and not once:
         sentence, figures = _without_profiler(context, left)
-        text, evidence = text + sentence, evidence | figures
+        text, evidence = text + sentence, replace(evidence, **figures)
     return replace(total, text=text, advice=_advice(context, idle_kind, gaps), evidence=evidence)
 
 
@@ -374,7 +376,7 @@ def recompute(context: FindingContext) -> list[Finding]:
         "Checkpoint fewer blocks if memory allows, or store activations that are expensive to compute and small "
         "(selective checkpointing)."
     )
-    evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(spent[most][step])}
+    evidence = Recompute(rank=device.timeline.rank, step=device.split.names[step], ns=int(spent[most][step]))
     return [context.finding("recompute", text, advice, total, evidence)]
 
 
@@ -395,7 +397,12 @@ def unused_parameters(context: FindingContext) -> list[Finding]:
     hidden = "." if context.on_cpu else "; only time in which the GPU is idle counts."
     text += ", although all parameters were used." if needless else hidden
     advice = "Set find_unused_parameters=False if all parameters are used, else static_graph=True if they never change."
-    evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(cost[most][step])}
-    evidence |= {"host_ns": host // context.steps, "all_used": needless or None}
+    evidence = UnusedParameters(
+        rank=device.timeline.rank,
+        step=device.split.names[step],
+        ns=int(cost[most][step]),
+        host_ns=host // context.steps,
+        all_used=needless or None,
+    )
     total = sum(int(values.sum()) for values in cost)
     return [context.finding("unused_parameters", text, advice, total, evidence)]

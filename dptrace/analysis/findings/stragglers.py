@@ -14,6 +14,7 @@ import numpy as np
 
 from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.findings.cores import NO_CORE
+from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import (
     MIN_SHARE,
     PYTHON_ADVICE,
@@ -85,9 +86,19 @@ def measured_waiting(context: FindingContext) -> list[Finding]:
     step, kind = str(matches.step[found.instance]), str(matches.kind[found.instance])
     where = "" if step == WHOLE_TRACE else f" in {step}"
     text = f"{waiting_text(found.waiting, ranks)}: up to {duration(found.late_ns)} late at an {kind}{where}."
-    evidence = {"rank": matches.device_ids[_latest(across, found.instance)][0], "step": step, "collective": kind}
-    evidence |= {"cause": "unknown", "what": "", "where": "", "instance": found.instance, "late_ns": found.late_ns}
-    evidence |= {"count": found.number, "ranks": ranks, "waiting_ranks": [*found.waiting]}
+    evidence = Straggler(
+        rank=matches.device_ids[_latest(across, found.instance)][0],
+        step=step,
+        collective=kind,
+        cause="unknown",
+        what="",
+        where="",
+        instance=found.instance,
+        late_ns=found.late_ns,
+        count=found.number,
+        ranks=ranks,
+        waiting_ranks=[*found.waiting],
+    )
     finding = context.finding("straggler", text, _ADVICE["unknown"], found.waited_ns, evidence)
     return [finding] if finding.share >= MIN_SHARE else []
 

@@ -84,7 +84,7 @@ def test_pageable_copies_that_no_compute_hides_count(tmp_path: Path) -> None:
     file.file.kernel("gemm", file.now - 15, file.now + 5, 3, stream=9)
     (beside,) = pageable_copies(context_of(tmp_path, file))
 
-    assert ("pageable_copies", 20_000, [PAGEABLE]) == (found.kind, found.counted_ns, found.evidence["copies"])
+    assert ("pageable_copies", 20_000, [PAGEABLE]) == (found.kind, found.counted_ns, found.evidence.to_dict()["copies"])
     assert 5_000 == beside.counted_ns
 
 
@@ -106,7 +106,7 @@ def test_the_ratio_and_what_it_costs(tmp_path: Path) -> None:
     """80 µs under communication instead of 50."""
     (found,) = interference(context_of(tmp_path, job(80)))
 
-    assert 1.6 == pytest.approx(found.evidence["ratio"], abs=0.01)
+    assert 1.6 == pytest.approx(found.evidence.to_dict()["ratio"], abs=0.01)
     assert 30_000 == pytest.approx(found.counted_ns, abs=10)
 
 
@@ -159,7 +159,7 @@ def test_the_slow_gpu_is_named(tmp_path: Path) -> None:
     """20 % of 150 µs per step; the cost is the mean over the three GPUs, and steps may be of different number."""
     (found,) = uneven_ranks(context_of(tmp_path, rank(0, 1), rank(1, 1.2, steps=3), rank(2, 1)))
 
-    assert {"rank": 1, "ratio": 1.2, "kernel": "gemm"} == found.evidence
+    assert {"rank": 1, "ratio": 1.2, "kernel": "gemm"} == found.evidence.to_dict()
     assert 30_000 == pytest.approx(found.counted_ns, abs=1)
 
 

@@ -43,8 +43,8 @@ def test_the_reason_is_given(tmp_path: Path, reason: str, m: int, k: int, n: int
 
     assert reason == found.kind
     assert 4 * roof_ns - roof_ns / 0.6 == pytest.approx(found.counted_ns, rel=0.01)
-    assert 0.25 == pytest.approx(found.evidence["products"][0]["share_of_roofline"], abs=0.002)
-    assert [[m, k], [k, n]] == found.evidence["products"][0]["input_dims"]
+    assert 0.25 == pytest.approx(found.evidence.to_dict()["products"][0]["share_of_roofline"], abs=0.002)
+    assert [[m, k], [k, n]] == found.evidence.to_dict()["products"][0]["input_dims"]
 
 
 def test_what_is_near_the_roofline_is_no_finding(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_the_kernels_of_a_call_count_together(tmp_path: Path) -> None:
     made.file.kernel("reduce", made.now, made.now + 100, made.host + 0.2)
     (found,) = far_below_the_roofline(context_of(tmp_path, made))
 
-    assert 1 == found.evidence["products"][0]["calls_per_step"]
+    assert 1 == found.evidence.to_dict()["products"][0]["calls_per_step"]
     assert 2 * 4096**3 / 989.4e12 * 1e6 / 700 == pytest.approx(
-        found.evidence["products"][0]["share_of_roofline"], rel=1e-3
+        found.evidence.to_dict()["products"][0]["share_of_roofline"], rel=1e-3
     )
 
 
@@ -101,7 +101,7 @@ def test_the_costliest_chain_is_named(tmp_path: Path) -> None:
     (found,) = elementwise_chains(context_of(tmp_path, file))
 
     assert 20_000 + 120_000 == found.counted_ns
-    assert "mul → exp → mul → neg" == found.evidence["chain"]
+    assert "mul → exp → mul → neg" == found.evidence.to_dict()["chain"]
 
 
 @pytest.mark.parametrize("kernel", ["gemm", "triton_poi_fused_add_0", "triton_tem_fused_mm_0", "triton__0d1d2d"])
@@ -158,7 +158,7 @@ def test_attention_costs_what_one_kernel_would_save(tmp_path: Path) -> None:
     assert {"unfused_attention"} == found.keys()
     finding = found["unfused_attention"]
     assert "scaled_dot_product_attention" in finding.advice
-    assert ["_softmax", "add", "bmm", "mul"] == finding.evidence["operators"]
+    assert ["_softmax", "add", "bmm", "mul"] == finding.evidence.to_dict()["operators"]
     assert 1900 + 2600 + 5700 + 1700 - 2 * FLOPS_US == pytest.approx(finding.counted_ns / 1e3, rel=1e-3)
 
 

@@ -33,7 +33,7 @@ def test_a_rank_without_a_core_is_late_for_that(tmp_path: Path, kind: str) -> No
     waits = {rank: [4.2 if rank == 1 else 0.1] * 4 for rank in range(4)}
     (found,) = of_job(tmp_path, [Plant(1, kind, 4)], waits)
 
-    assert (1, "no_core", "") == tuple(found.evidence[key] for key in ("rank", "cause", "what"))
+    assert (1, "no_core", "") == tuple(found.evidence.to_dict()[key] for key in ("rank", "cause", "what"))
     assert "has no core" in found.text
     assert "Pin processes to cores" in found.advice
 
@@ -46,7 +46,7 @@ def test_a_rank_that_had_a_core_is_late_for_its_code(tmp_path: Path, kind: str, 
     waits = {rank: [9.0 if kind == "kernel" else 1.0] * 4 for rank in range(4)}
     (found,) = of_job(tmp_path, [Plant(1, kind, 4)], waits)
 
-    assert (1, cause) == (found.evidence["rank"], found.evidence["cause"])
+    assert (1, cause) == (found.evidence.rank, found.evidence.to_dict()["cause"])
     assert "core" not in found.text
 
 
@@ -56,7 +56,7 @@ def test_ranks_that_share_too_few_cores_are_one_finding(tmp_path: Path) -> None:
     waits = {1: [5.1, 0.0, 5.1, 0.0], 2: [0.0, 5.1, 0.0, 5.1], 0: [0.0] * 4, 3: [0.0] * 4}
     (found,) = of_job(tmp_path, plants, waits)
 
-    assert ("no_core", [1, 2]) == (found.evidence["cause"], found.evidence["ranks"])
+    assert ("no_core", [1, 2]) == (found.evidence.to_dict()["cause"], found.evidence.to_dict()["ranks"])
 
 
 def test_what_all_ranks_lack_makes_none_late(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_all_ranks_lack_makes_none_late(tmp_path: Path) -> None:
     waits = {rank: [4.5] * 4 for rank in range(4)}
     (found,) = of_job(tmp_path, [Plant(1, "python", 4)], waits)
 
-    assert "python" == found.evidence["cause"]
+    assert "python" == found.evidence.to_dict()["cause"]
     assert "or has no core: the recording doesn't tell" in found.text
 
 

@@ -63,7 +63,7 @@ def test_exposed_communication_is_reported_with_its_tail() -> None:
     assert "100 % of it after the last backward kernel" in finding.text
     assert finding.text.startswith("all_reduce: ")
     assert "during backward" in finding.advice
-    assert ("ProfilerStep#0", 30 * MS) == (finding.evidence["step"], finding.evidence["exposed_ns"])
+    assert ("ProfilerStep#0", 30 * MS) == (finding.evidence.step, finding.evidence.to_dict()["exposed_ns"])
 
 
 @pytest.mark.parametrize(("backward", "said"), [(20, "at most 20.0 ms"), (50, "during backward")])
@@ -87,7 +87,7 @@ def test_waiting_for_a_late_rank_is_said_without_a_cause() -> None:
     assert (12.5 * MS, 5 * MS) == (finding.counted_ns, exposed.counted_ns)
     assert finding.text == "Rank 0 waits for rank 1: up to 25.0 ms late at an all_reduce in ProfilerStep#0."
     expected = {"rank": 1, "step": "ProfilerStep#0", "cause": "unknown", "collective": "all_reduce"}
-    assert {**expected, "waiting_ranks": [0]}.items() <= finding.evidence.items()
+    assert {**expected, "waiting_ranks": [0]}.items() <= finding.evidence.to_dict().items()
 
 
 def test_gradients_that_go_one_by_one_are_reported() -> None:
@@ -120,7 +120,7 @@ def test_idle_time_is_reported_by_cause(kind: str, launch: int, seen: str) -> No
     assert kind in found
     assert found[kind].counted_ns == (7.5 if kind == "data_loading" else 10) * MS
     assert "most on rank 0" in found[kind].text
-    assert "ProfilerStep#0" == found[kind].evidence["step"]
+    assert "ProfilerStep#0" == found[kind].evidence.step
 
 
 def test_idle_time_that_nothing_explains_is_no_finding() -> None:
@@ -152,7 +152,7 @@ def test_what_steps_without_the_profiler_leave_to_gain_is_said(plain: int | str,
     (finding,) = findings_in([figures_of(gap)], 1, {"profiler_overhead": None, "ranks": [{"unprofiled_ns": timed}, 5]})
 
     assert ("host_bound", 20 * MS) == (finding.kind, finding.counted_ns)
-    assert finding.evidence.get("unprofiled_gain_ns") == (None if gain is None else gain * MS)
+    assert finding.evidence.to_dict().get("unprofiled_gain_ns") == (None if gain is None else gain * MS)
     assert said in finding.text
     assert ("Without the profiler" in finding.text) == bool(said)
 
@@ -185,7 +185,7 @@ def test_forward_work_done_again_is_reported_with_its_share() -> None:
 
     assert ("recompute", 15 * MS) == (finding.kind, finding.counted_ns)
     assert finding.share == pytest.approx(0.15)
-    assert ("ProfilerStep#0", 0, 30 * MS) == tuple(finding.evidence[key] for key in ("step", "rank", "ns"))
+    assert ("ProfilerStep#0", 0, 30 * MS) == tuple(finding.evidence.to_dict()[key] for key in ("step", "rank", "ns"))
     assert "activation checkpointing" in finding.text
 
 
@@ -197,7 +197,10 @@ def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, sai
     info = {"ddp": {"find_unused_parameters": 1, "unused_parameter_size": used}}
     found = {finding.kind: finding for finding in findings_in([figures_of(gap)], 1, info)}
 
-    assert (15 * MS, 20 * MS) == (found["unused_parameters"].counted_ns, found["unused_parameters"].evidence["host_ns"])
+    assert (15 * MS, 20 * MS) == (
+        found["unused_parameters"].counted_ns,
+        found["unused_parameters"].evidence.to_dict()["host_ns"],
+    )
     assert said in found["unused_parameters"].text
     assert "20.0 ms of each host's step" in found["unused_parameters"].text
 
@@ -233,7 +236,7 @@ def test_messages_below_the_crossover_are_reported() -> None:
 
     assert found.counted_ns == pytest.approx(9 * MS, rel=0.01)
     assert "10 all_reduce per step (10.0 kB on average) are smaller than 1.0 MB" in found.text
-    assert (10, "ProfilerStep#0") == (found.evidence["count"], found.evidence["step"])
+    assert (10, "ProfilerStep#0") == (found.evidence.to_dict()["count"], found.evidence.step)
     assert "small_messages" not in kinds(job(4_000_000, 8_000_000, 16_000_000))
     assert "small_messages" not in kinds(job(10_000, 8_000_000, 16_000_000))
 
@@ -286,11 +289,11 @@ def test_a_large_first_bucket_sets_out_late() -> None:
 
     assert 20 * MS == found["first_bucket"].counted_ns
     assert "50 % into backward: 90.0 kB, 90 % of all" in found["first_bucket"].text
-    assert {"bytes": 10_000, "name": "", "step": "ProfilerStep#0"} == found["exposed_comm"].evidence["last"]
+    assert {"bytes": 10_000, "name": "", "step": "ProfilerStep#0"} == found["exposed_comm"].evidence.to_dict()["last"]
     mapped = build.all_reduce(90 * MS, 95 * MS, bytes=40)
     mapped.rows[-1] = (*mapped.rows[-1][:-1], Collective("all_reduce", 40, "int", "default_pg", 2))
     found = {finding.kind: finding for finding in detected_in(mapped.build())}
-    assert 10_000 == found["exposed_comm"].evidence["last"]["bytes"]
+    assert 10_000 == found["exposed_comm"].evidence.to_dict()["last"]["bytes"]
     small = TimelineBuilder(0, bounds=(0, 100 * MS)).compute(0, 60 * MS, Phase.BACKWARD)
     small.all_reduce(5 * MS, 80 * MS, bytes=90_000).all_reduce(80 * MS, 90 * MS, bytes=10_000)
     assert "first_bucket" not in {finding.kind for finding in detected_in(small.build())}
@@ -315,7 +318,7 @@ def test_real_runs_name_what_costs_them_most() -> None:
     first = replayed(dptrace.open(real("straggler_v100_4ranks")))[0]
     kinds = replayed(dptrace.open(real("perparam_v100_rank1of2")))
 
-    assert ("straggler", 2) == (first.kind, first.evidence["rank"])
+    assert ("straggler", 2) == (first.kind, first.evidence.rank)
     assert any(finding.kind == "exposed_comm" and finding.share > 0.1 for finding in kinds)
 
 
@@ -356,7 +359,11 @@ def test_the_bubble_is_reported_beside_the_schedules_own() -> None:
     assert "20.0 % of its ranks' time; the gpipe schedule implies 20.0 %." in finding.text
     assert "micro-batches (now 4)" in finding.advice
     assert "interleave" in finding.advice
-    assert {"step": "ProfilerStep#0", "micro_batches": 4, "schedule": "gpipe"}.items() <= finding.evidence.items()
+    assert {
+        "step": "ProfilerStep#0",
+        "micro_batches": 4,
+        "schedule": "gpipe",
+    }.items() <= finding.evidence.to_dict().items()
 
 
 @pytest.mark.parametrize("first", [0, 1])

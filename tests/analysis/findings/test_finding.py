@@ -143,7 +143,7 @@ def test_many_small_gradients_are_joined_as_the_job_can(kind: str, label: str, d
     timeline = replace(build.compute(92 * MS, 100 * MS).build(), uses_ddp=ddp)
     found = detected(analyze_cross_rank([figures_of(timeline)], 1, {}))
 
-    assert said in next(one.advice for one in found if one.evidence.get("collective") == kind)
+    assert said in next(one.advice for one in found if one.evidence.collective == kind)
 
 
 @pytest.mark.parametrize(

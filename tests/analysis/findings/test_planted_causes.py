@@ -48,8 +48,8 @@ def test_a_planted_cause_is_named_once(
     """The rank, the cause and the call are right, and the gain is what the step would be shorter without it."""
     (finding,) = straggler_findings(planted_job(tmp_path, **job))
 
-    assert (rank, cause) == (finding.evidence["rank"], finding.evidence["cause"])
-    assert finding.evidence["what"].startswith(what)
+    assert (rank, cause) == (finding.evidence.rank, finding.evidence.to_dict()["cause"])
+    assert finding.evidence.to_dict()["what"].startswith(what)
     assert finding.figure[0] == pytest.approx(gain * MS, rel=0.1)
 
 
@@ -84,7 +84,7 @@ def test_two_causes_are_two_findings(tmp_path: Path) -> None:
     """On two ranks, in different steps."""
     found = straggler_findings(planted_job(tmp_path, [Plant(1, "allocator", 6, [1]), Plant(2, "kernel", 2, layer=6)]))
 
-    assert [(2, "compute"), (1, "allocator")] == [(f.evidence["rank"], f.evidence["cause"]) for f in found]
+    assert [(2, "compute"), (1, "allocator")] == [(f.evidence.rank, f.evidence.to_dict()["cause"]) for f in found]
 
 
 def test_what_most_ranks_do_makes_none_late(tmp_path: Path) -> None:

@@ -123,9 +123,9 @@ def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
     for finding, entry in zip(found, finding_places(run, drawn), strict=True):
         place = entry["place"]
         track = drawn.tracks[place["track"]]
-        step = track.steps.index(finding.evidence["step"])
+        step = track.steps.index(finding.evidence.step)
         middle = (place["from"] + place["to"]) / 2
-        assert finding.evidence["rank"] == track.rank
+        assert finding.evidence.rank == track.rank
         assert track.bounds_ns[step] <= middle <= track.bounds_ns[step + 1] + np.diff(track.bounds_ns).max()
 
 

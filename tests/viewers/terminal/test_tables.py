@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
+from dptrace.analysis.findings.evidence import Jitter
 from dptrace.analysis.findings.finding import Finding, Gain
 from dptrace.analysis.kernels.attribution import LaunchFigures
 from dptrace.analysis.kernels.summary import KernelSummary, summarize
@@ -100,7 +101,7 @@ def test_idle_time_has_a_row_for_each_rank_with_its_causes() -> None:
 
 def test_a_finding_has_its_figure_its_advice_and_where_to_look() -> None:
     """What a user needs to act on it and to check it; markup from a trace stays text; nothing found is said."""
-    where = {"step": "ProfilerStep#[red]5", "rank": 2}
+    where = Jitter(step="ProfilerStep#[red]5", rank=2, ranks=[2])
     text = printed(findings_list((Finding("straggler", "Rank 2 waits.", "Look there.", 7_680_000, 0.183, where),)))
 
     for fact in ("7.68 ms", "18 %", "→ Look there. (see ProfilerStep#[red]5, rank 2)"):
@@ -253,10 +254,14 @@ def test_frames_show_names_as_text_and_are_cut() -> None:
     assert [False, True] == ["1024" in text for text in rows]
 
 
+def gain_of(ns: int) -> Gain:
+    return Gain("change", ns, marginal_ns=ns, share=0.001)
+
+
 def test_findings_that_gain_little_are_said_once_each() -> None:
     """Several of one kind, on one rank, share a name, with the most that one gains."""
     found = [
-        Finding(kind, "", "", 9, 0.1, {"rank": rank}, Gain("change", ns, marginal_ns=ns, share=0.001))
+        Finding(kind, "", "", 9, 0.1, Jitter(rank=rank, step=None, ranks=[rank]), gain_of(ns))
         for kind, rank, ns in (("straggler", 1, 170_000), ("straggler", 1, 0), ("straggler", 0, 0), ("copies", 1, 0))
     ]
     _, listed = minor_sentence(found).rstrip(".").split(": ")

@@ -205,6 +205,6 @@ def test_findings_stand_with_their_costs_dearest_first() -> None:
     names = [name for _, name in findings(run).y.ticks]
     assert len(names) == len(costs)
     for name, finding in zip(names, findings_of(run), strict=True):
-        assert f"rank {finding.evidence['rank']}" in name
-        assert finding.kind != "exposed_comm" or name.startswith(f"exposed {finding.evidence['collective']} · ")
+        assert f"rank {finding.evidence.rank}" in name
+        assert finding.kind != "exposed_comm" or name.startswith(f"exposed {finding.evidence.collective} · ")
     assert [finding.advice for finding in findings_of(run)] == [row[3] for row in findings_table(run).rows]
