@@ -35,11 +35,11 @@ Examples:
   dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # each strategy: what fits, is fastest
   dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
   dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with charts and tables
-  dptrace predict --memory --params 7e9                            # what each GPU holds, and whether it fits
+  dptrace predict --memory --params 7e9                            # what each GPU holds: does it fit?
   dptrace predict --bytes 208MB --gpus 4 --link 5us:25GB/s         # one message, by each collective
   dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
   dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
-  dptrace predict --memory runs/fsdp                               # what its ranks held, next to the formulas
+  dptrace predict --memory runs/fsdp                               # what its ranks held, and should
 """
 _MEMORY = "Instead of its time, what a training takes on each GPU, and whether it fits."
 _BYTES = "Instead of a training, one message by every collective: 208MB (of 10⁶ bytes)."

@@ -10,6 +10,7 @@ nccl-tests counts it, see :data:`COUNTED`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -244,6 +245,14 @@ def algorithm_of(backend: str, kind: str) -> Algorithm:
 
 ALL_REDUCES = ("ring", "tree", "halving-doubling", "hierarchical", "naive")
 """The algorithms by name."""
+_OF_LIBRARIES: dict[str, Callable[[int, int], tuple[str, float, float, float, float, float]]] = {
+    "double-tree": lambda ranks, depth: ("2·log2(P)·alpha + 2·n·beta", 2 * depth, 2, 1, 2, 2 * (ranks - 1)),
+    "servers": lambda ranks, depth: ("2·alpha + n·beta, P servers beside the ranks", 2, 1, 1 - 1 / ranks, 1, 2 * ranks),
+}
+"""What can be predicted only: NCCL's two trees (Sanders et al. 2009), each with half of the tensor, where a rank is a
+leaf of one and inside the other, for four ranks or more; and BytePS's servers on CPUs beside the ranks, of which each
+adds up its part (Jiang et al., OSDI 2020, section 4: 2P(P-1)·n/(P²+kP-2k), with k = P servers)."""
+PREDICTED = (*ALL_REDUCES, *_OF_LIBRARIES)
 
 
 class AllReduceVolume(msgspec.Struct, frozen=True):
@@ -279,7 +288,7 @@ def all_reduce_volume(name: str, ranks: int, ranks_per_node: int | None = None) 
     (624.0, 312.0, 1248.0)
 
     Args:
-        name: of ALL_REDUCES.
+        name: of PREDICTED.
         ranks: two or more.
         ranks_per_node: for ``hierarchical``: how many consecutive ranks share a node; by default half of them.
 
@@ -287,6 +296,8 @@ def all_reduce_volume(name: str, ranks: int, ranks_per_node: int | None = None) 
         KeyError: there is no such algorithm.
     """
     total = 2.0 * (ranks - 1)
+    if name in _OF_LIBRARIES:
+        return AllReduceVolume(name, *_OF_LIBRARIES[name](ranks, math.ceil(math.log2(ranks))))
     if name == "hierarchical":
         return _hierarchical(ranks, ranks_per_node or -(-ranks // 2), total)
     power = 1 << (ranks.bit_length() - 1)

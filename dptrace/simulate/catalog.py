@@ -124,6 +124,23 @@ ENTRIES = {
             _PIPELINE,
         ),
         Entry(
+            "zb-v",
+            "Pipeline schedule ZB-V",
+            "Every rank holds two chunks of layers in a V, a on the way down and b on the way back, so that the last "
+            "rank goes on at once. With B and W apart, no rank waits between its first and its last micro-batch.",
+            "pipeline",
+            _PIPELINE,
+        ),
+        Entry(
+            "dualpipe",
+            "Pipeline schedule DualPipe",
+            "Two pipelines run in opposite directions, a from the first rank and b from the last, so every rank holds "
+            "two chunks of layers, and each chunk is on two ranks, which add up its gradients: half of the bubble for "
+            "twice the parameters.",
+            "pipeline",
+            _PIPELINE,
+        ),
+        Entry(
             "fsdp",
             "Fully sharded data parallelism",
             "Every rank keeps a shard of each layer. A layer is gathered before its forward and again before its "

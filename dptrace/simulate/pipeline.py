@@ -32,6 +32,8 @@ class Action(NamedTuple):
 
 
 Order = list[Action]
+_LETTERS = {"forward": "F", "backward": "B", "weight": "W"}
+_KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 
 
 def gpipe_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order:
@@ -91,17 +93,75 @@ def zero_bubble_order(rank: int, ranks: int, micro_batches: int, chunks: int) ->
     return order + [Action("weight", micro) for micro in range(micro_batches - rank, micro_batches)]
 
 
+class _Written:
+    """An order that is written down as kinds and chunks, of which each takes its next micro-batch."""
+
+    def __init__(self, first: tuple[int, int] = (0, 0)) -> None:
+        self.order: Order = []
+        self.following = {(kind, chunk): first[chunk] for kind in _LETTERS for chunk in (0, 1)}
+
+    def add(self, times: int, letters: str, *chunks: int) -> None:
+        for letter, chunk in zip(letters * times, chunks * times, strict=True):
+            key = (_KINDS[letter], chunk)
+            self.order.append(Action(key[0], self.following[key], chunk))
+            self.following[key] += 1
+
+
+def zb_v_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order:
+    """Zero-bubble in a V: rank r has the stages r and 2P-1-r, so the last one turns at once, and none waits in between.
+
+    It holds no more activations than 1F1B. (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", ZB-V;
+    torch.distributed.pipelining has the same order.)
+    """
+    written, after = _Written(), ranks - rank
+    written.add(2 * after - 1, "F", 0)
+    written.add(rank, "FF", 1, 0)
+    written.add(after, "FBW", 1, 1, 1)
+    written.add(micro_batches - ranks - after + 1, "FBWFBW", 0, 0, 0, 1, 1, 1)
+    written.add(after - 1, "BWFBW", 0, 0, 1, 1, 1)
+    written.add(rank, "BB", 0, 1)
+    written.add(after, "BW", 0, 0)
+    written.add(rank, "W", 1)
+    written.add(rank, "W", 0)
+    return written.order
+
+
+def dualpipe_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order:
+    """Two pipelines in opposite directions, each with half of the micro-batches: rank r has the stages r and P-1-r.
+
+    The parameters are there twice. (DeepSeek-V3, arXiv 2412.19437, section 3.2.1; deepseek-ai/DualPipe.)
+    """
+    half, from_end = micro_batches // 2, min(rank, ranks - 1 - rank)
+    own, other = (0, 1) if rank < ranks // 2 else (1, 0)
+    written, inner, outer = _Written((0, half)), ranks // 2 - from_end - 1, from_end + 1
+    written.add(2 * inner, "F", own)
+    written.add(outer, "FF", own, other)
+    written.add(inner, "BWF", other, other, other)
+    written.add(half - ranks + outer, "FBWFBW", own, other, other, other, own, own)
+    written.add(inner, "BWFBW", other, other, other, own, own)
+    last = [other, own] * outer
+    for chunk in last[:outer]:
+        written.add(1, "BW", chunk, chunk)
+    for chunk in last[outer:]:
+        written.add(1, "B", chunk)
+    for number, chunk in enumerate(last[outer:] + [own] * inner):
+        written.add(1, "W", chunk)
+        written.add(number < inner, "B", own)
+    return written.order
+
+
 ORDERS: dict[str, Callable[[int, int, int, int], Order]] = {
     "gpipe": gpipe_order,
     "1f1b": one_f_one_b_order,
     "interleaved": interleaved_order,
     "zero-bubble": zero_bubble_order,
+    "zb-v": zb_v_order,
+    "dualpipe": dualpipe_order,
 }
 
 
 _SAMPLES = 2
 """Of a micro-batch."""
-_LETTERS = {"forward": "F", "backward": "B", "weight": "W"}
 _UNIT = "the forward of one micro-batch on one chunk of layers; its backward takes two"
 
 
@@ -111,10 +171,10 @@ class Pipeline:
     def __init__(self, settings: Settings, schedule: str, chunks: int = 1) -> None:
         self.settings, self.chunks = settings, chunks
         self.ranks, self.micro_batches = settings.ranks, settings.micro_batches or settings.ranks
-        self.split = schedule == "zero-bubble"
+        self.schedule, self.split = schedule, schedule in ("zero-bubble", "zb-v", "dualpipe")
         self.orders = [ORDERS[schedule](rank, self.ranks, self.micro_batches, chunks) for rank in range(self.ranks)]
         random = np.random.default_rng(0)
-        self.stages = self.ranks * chunks
+        self.stages = self.ranks if schedule == "dualpipe" else self.ranks * chunks
         self.weights = [random.normal(size=(WIDTH, WIDTH)) for _ in range(self.stages)]
         self.batch = random.normal(size=(self.micro_batches, _SAMPLES, WIDTH))
         self.gradients = [np.zeros((WIDTH, WIDTH)) for _ in range(self.stages)]
@@ -141,8 +201,15 @@ class Pipeline:
         return max(free)
 
     def _stage(self, rank: int, action: Action) -> int:
-        """Return the position of a rank's chunk in the network: chunk c of rank r is stage c·P + r."""
+        """Return the position of a rank's chunk in the network: chunk c of rank r is stage c·P + r, unless in a V."""
+        if action.chunk and self.schedule in ("zb-v", "dualpipe"):
+            return self.stages - 1 - rank
         return action.chunk * self.ranks + rank
+
+    def _rank(self, stage: int, micro: int) -> int:
+        """Return the rank that runs a micro-batch on a stage; it inverts :meth:`_stage`."""
+        back = stage >= self.ranks if self.schedule == "zb-v" else micro >= self.micro_batches // 2
+        return self.stages - 1 - stage if back and self.schedule in ("zb-v", "dualpipe") else stage % self.ranks
 
     def _ready(self, rank: int, action: Action) -> int | None:
         """Return when the action's input is there; None if nobody has sent it yet."""
@@ -186,7 +253,7 @@ class Pipeline:
 
     def _send(self, kind: str, rank: int, stage: int, micro: int, values: Numbers, end: int) -> None:
         self.arrived[(kind, stage, micro)] = (end, values)
-        target = stage % self.ranks
+        target = self._rank(stage, micro)
         if target == rank:
             return
         what = "activation" if kind == "forward" else "gradient"
@@ -237,7 +304,8 @@ def simulate(name: str, settings: Settings) -> Outcome:
         AssertionError: the bubbles differ, or the gradients from NumPy's.
     """
     formula, bubble = _bubble(name, settings)
-    pipeline = Pipeline(settings, name, settings.chunks if name == "interleaved" else 1)
+    chunks = settings.chunks if name == "interleaved" else 2 if name in ("zb-v", "dualpipe") else 1
+    pipeline = Pipeline(settings, name, chunks)
     end = pipeline.run()
     checked, steps = pipeline.check(), pipeline.steps()
     busy = sum(work.end - work.start for step in steps for work in step.work)
@@ -260,8 +328,21 @@ def _bubble(name: str, settings: Settings) -> tuple[str, float]:
         if micro_batches < ranks:
             raise UsageError(f"--micro-batches {micro_batches}: zero-bubble needs at least {ranks}, one for each rank.")
         symbol, numbers, times = "3M", f"3·{micro_batches}", 3 * micro_batches
-    formula = f"(P-1)/({symbol}+P-1) = {ranks - 1}/({numbers}+{ranks - 1})"
-    return formula, (ranks - 1) / (times + ranks - 1)
+    waits, waited = ranks - 1, "P-1"
+    if name == "zb-v":
+        if micro_batches < 2 * ranks - 1:
+            raise UsageError(f"--micro-batches {micro_batches}: zb-v needs at least {2 * ranks - 1}, 2P-1.")
+        symbol, numbers, times = "6M", f"6·{micro_batches}", 6 * micro_batches
+    if name == "dualpipe":
+        if ranks % 2 or micro_batches % 2 or micro_batches < 2 * ranks:
+            raise UsageError(
+                f"--ranks {ranks}, --micro-batches {micro_batches}: dualpipe needs an even number of ranks, and an "
+                f"even number of micro-batches, at least {2 * ranks}."
+            )
+        symbol, numbers, times = "3M", f"3·{micro_batches}", 3 * micro_batches
+        waits, waited = ranks // 2 - 1, "P/2-1"
+    formula = f"({waited})/({symbol}+{waited}) = {waits}/({numbers}+{waits})"
+    return formula, waits / (times + waits)
 
 
 def _cost(pipeline: Pipeline, steps: tuple[Step, ...], end: int, bubble: float, formula: str) -> Cost:

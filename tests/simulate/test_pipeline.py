@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from dptrace.errors import UsageError
 from dptrace.simulate import pipeline
 from dptrace.simulate.explanation import Explanation, Settings, Work
 from dptrace.simulate.pipeline import ORDERS, Action
@@ -60,6 +61,26 @@ def test_activations_in_flight(ranks: int) -> None:
         k: peaks[k] for k in peaks if k != "interleaved"
     }
     assert ranks < peaks["interleaved"] < 4 * ranks
+
+
+@RANKS
+def test_schedules_in_a_v(ranks: int) -> None:
+    """ZB-V: (P-1)/(6M+P-1), with 2P halves of stages in flight; DualPipe: (P/2-1)/(3M+P/2-1), with P+1 stages."""
+    micro_batches = 2 * ranks
+    back = explained("zb-v", ranks, micro_batches=micro_batches)
+    assert (ranks - 1) / (6 * micro_batches + ranks - 1) == pytest.approx(bubble(back))
+    assert 2 * ranks == back.cost.figures["most_activations"]
+    if ranks % 2:
+        with pytest.raises(UsageError, match="even"):
+            explained("dualpipe", ranks)
+        return
+    both, waits = explained("dualpipe", ranks), ranks / 2 - 1
+    assert waits / (3 * micro_batches + waits) == pytest.approx(bubble(both))
+    assert ranks + 1 == both.cost.figures["most_activations"]
+    for one in (back, both):
+        for rank in range(ranks):
+            mine = sorted((work for work in one.work if work.rank == rank), key=lambda work: work.start)
+            assert all(work.end <= following.start for work, following in pairwise(mine))
 
 
 def test_every_boundary_carries_an_activation_and_a_gradient() -> None:

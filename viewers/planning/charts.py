@@ -35,7 +35,7 @@ _MEMORY = (
     ("optimizer_bytes", "optimizer", "#E69F00"),
     ("gathered_bytes", "gathered parameters", "#CC79A7"),
     ("activation_bytes", "activations", "#009E73"),
-    ("recompute_bytes", "computed again, or the loss", "#999999"),
+    ("recompute_bytes", "recomputed, its gradients, or the loss", "#999999"),
 )
 _ROW, _BAR = 30.0, 18.0
 _LIMIT = "#57606A"
@@ -149,6 +149,7 @@ def scaling_chart(content: Mapping[str, Any]) -> Drawing:
 
 
 _STYLE = {**theme.ALGORITHM_STYLES, "hierarchical-sharded": ("#4B5563", "square")}
+_STYLE |= {"double-tree": ("#56B4E9", "diamond"), "servers": ("#111827", "triangle")}
 _HEIGHT = 380
 _POINTS_PER_DECADE = 8
 

@@ -77,7 +77,7 @@ _HELD = {
     "optimizer_bytes": "optimizer state and master weights",
     "gathered_bytes": "gathered parameters",
     "activation_bytes": "activations",
-    "recompute_bytes": "what backward computes again, or the loss",
+    "recompute_bytes": "recomputed, its gradients, or the loss",
 }
 
 
@@ -337,7 +337,8 @@ def _message_facts(content: Row) -> Iterator[str]:
     for one in content["links"]:
         yield (
             f"{one['name']}: alpha {seconds(one['alpha_s'])}, {one['bytes_per_s'] / 1e9:,.4g} GB/s, n* = "
-            f"alpha·bandwidth = {byte_size(one['crossover_bytes'])}: one such message is {one['regime']}."
+            f"alpha·bandwidth = {byte_size(one['crossover_bytes'])}: one such message is {one['regime']}; chunks of "
+            f"{byte_size(9 * one['crossover_bytes'])} reach 90 % of the bandwidth."
         )
 
 
@@ -369,6 +370,7 @@ def _message_tables(content: Row) -> Titled:
     note = "n*: from which size on the bytes of the collective take longer than its messages."
     yield f"Collectives over {content['slowest_link']}", table_of(content["collectives"], _COLLECTIVES, 2, note)
     crossing = [f"The ring overtakes {one['below']} at {byte_size(one['bytes'])}." for one in content["crossovers"]]
+    crossing += ["servers: as many as ranks, on CPUs beside them."]
     yield "All-reduce by algorithm", table_of(content["all_reduce"], _ALL_REDUCES, 1, " ".join(crossing))
 
 

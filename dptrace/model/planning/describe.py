@@ -104,6 +104,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     recompute_every: Annotated[int, Option("Recompute those of every N-th layer only.", COUNT)] = 1
     attention: Annotated[str, Option("flash keeps no table of scores.", ("standard", "flash"), "NAME")] = "standard"
     dropout: Annotated[bool | None, Option("Keep dropout's masks. [with --family gpt]")] = None
+    fused_loss: Annotated[bool, Option("The loss is one kernel: compiled, or Megatron's; no scores in float32.")] = (
+        False
+    )
     gpus: Annotated[int, Option("GPUs.", Number(1, 1 << 20, whole=True))] = 8
     gpu: Annotated[str, Option(_GPU, metavar="NAME")] = "h100"
     gpu_memory: Annotated[float | None, Option("Memory of a GPU: 80GB. [by --gpu]", _SIZE, "BYTES")] = None
@@ -113,6 +116,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     cp: Annotated[int | None, Option("GPUs that share the tokens of a sample: ring attention.", COUNT)] = None
     pp: Annotated[int | None, Option("Stages of the pipeline.", COUNT)] = None
     ep: Annotated[int | None, Option("GPUs that the experts are spread over.", COUNT)] = None
+    expert_tp: Annotated[int | None, Option("GPUs that split each expert. [--tp]", COUNT)] = None
     zero: Annotated[int | None, Option("ZeRO stage. [by --strategy]", Number(0, 3, whole=True))] = None
     shards: Annotated[int | None, Option("GPUs that share a copy of the parameters.", COUNT)] = None
     schedule: Annotated[str | None, Option(_SCHEDULE, SCHEDULES, "NAME")] = None
@@ -177,7 +181,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             if shape.dense_layers >= shape.layers:
                 raise UsageError(f"--dense-layers {shape.dense_layers}: the model has {plural(shape.layers, 'layer')}.")
             return
-        if self.ep or self.strategy == "ep":
+        if self.ep or self.expert_tp or self.strategy == "ep":
             raise UsageError("Expert parallelism spreads experts over GPUs: add --experts.")
         for name in _OF_EXPERTS:
             if getattr(self, name) != DEFAULTS[name]:
@@ -276,13 +280,16 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"{plural(gpus, 'GPU')} can't be divided into tp {tensor} × pp {stages}{cp}.")
         replicas = gpus // (tensor * stages)
         expert = (self.ep or math.gcd(experts, replicas)) if strategy == "ep" or self.ep else 1
-        if replicas % expert or experts % expert:
+        whole = self._with_experts(replicas, tensor)
+        if whole % expert or experts % expert:
+            more = "; --expert-tp 1 adds those that split layers" if tensor > 1 and not self.expert_tp else ""
             raise UsageError(
-                f"{plural(experts, 'expert')} can't be spread over {expert} of {replicas} data-parallel GPUs."
+                f"{plural(experts, 'expert')} can't be spread over {expert} of {plural(whole, 'GPU')}{more}."
             )
         stage = _zero_stage(strategy, self.zero)
         shards = _shards(strategy, stage, replicas, node, self.shards)
-        if expert > 1 and shards % expert and expert % shards:
+        folded = shards * whole // replicas
+        if expert > 1 and folded % expert and expert % folded:
             raise UsageError(f"--ep {expert}: must divide the {shards} GPUs that share a copy, or be a multiple.")
         return Layout(
             strategy=strategy,
@@ -291,12 +298,20 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             context=context,
             stages=stages,
             expert=expert,
+            expert_tensor=self.expert_tp or 0,
             zero=stage,
             shards=shards,
             sequence=tensor > 1,
             schedule=schedule,
             virtual_stages=self.virtual_stages if schedule == "interleaved" else 1,
         )
+
+    def _with_experts(self, replicas: int, tensor: int) -> int:
+        """Return the GPUs of a stage over which whole experts can be spread, those that split layers among them."""
+        whole, rest = divmod(replicas * tensor, self.expert_tp or tensor)
+        if rest or tensor % (self.expert_tp or tensor):
+            raise UsageError(f"--expert-tp {self.expert_tp}: must divide the {tensor} GPUs that split a layer, --tp.")
+        return whole
 
     @property
     def samples_each(self) -> int:
@@ -326,6 +341,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             offload=self.cpu_offload and layout.zero == 3,
             flash=self.attention == "flash",
             dropout=self._has_dropout(),
+            fused_loss=self.fused_loss,
             share=self.mfu,
             overlapped=self.overlapped,
             expert_nodes=self.expert_nodes,

@@ -278,13 +278,16 @@ def _shared(
     """
     stages, schedule, virtual = pipeline
     replicas = description.gpus // (tensor * stages)
-    spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, replicas))
+    if tensor % (description.expert_tp or 1):
+        return
+    whole = replicas * tensor // (description.expert_tp or tensor)
+    spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, whole))
     for zero, shards in _shardings(replicas, stages, local, schedule):
         whole = zero < 3 and (description.shards or description.cpu_offload)
         if whole or description.zero not in (None, zero) or description.shards not in (None, shards):
             continue
         for expert in spread:
-            if replicas % expert or description.experts % expert or (expert > 1 and shards not in (1, replicas)):
+            if whole % expert or description.experts % expert or (expert > 1 and shards not in (1, replicas)):
                 continue
             yield Layout(
                 strategy=_strategy(tensor, stages, expert, zero, shards < replicas),
@@ -293,6 +296,7 @@ def _shared(
                 context=context,
                 stages=stages,
                 expert=expert,
+                expert_tensor=description.expert_tp or 0,
                 zero=zero,
                 shards=shards,
                 sequence=tensor > 1,

@@ -17,8 +17,8 @@ from dptrace.core.numbers import COUNT, Number
 from dptrace.errors import UsageError
 from dptrace.model.collectives import (
     ALGORITHMS,
-    ALL_REDUCES,
     KINDS,
+    PREDICTED,
     Algorithm,
     AllReduceVolume,
     algorithm_of,
@@ -390,8 +390,8 @@ def _volumes(network: Network, ranks: int) -> dict[str, AllReduceVolume]:
     local = ranks_per_node(1, ranks, network.gpus_per_node)
     return {
         name: all_reduce_volume(name, ranks, local if local < ranks else None)
-        for name in ALL_REDUCES
-        if name != "hierarchical" or local < ranks
+        for name in PREDICTED
+        if (name != "hierarchical" or local < ranks) and (name != "double-tree" or ranks > 3)
     }
 
 

@@ -36,7 +36,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that share the tokens of a sample, and pass keys and values around in a ring."""
     stages: int = 1
     expert: int = 1
-    """GPUs of those with the same parameters over which the experts are spread."""
+    """GPUs over which the experts are spread."""
+    expert_tensor: int = 0
+    """GPUs that split each expert; 0: those that split each layer."""
     zero: int = 0
     """0 to 3: nothing, optimizer state, gradients, parameters are sharded."""
     shards: int = 1
@@ -57,9 +59,19 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.data * self.context
 
     @property
+    def expert_split(self) -> int:
+        """Return the GPUs that split each expert: fewer than a layer's where experts are spread over these, too."""
+        return self.expert_tensor or self.tensor
+
+    @property
+    def expert_replicas(self) -> int:
+        """Return the GPUs that hold the same experts."""
+        return self.replicas * self.tensor // (self.expert_split * self.expert)
+
+    @property
     def expert_shards(self) -> int:
-        """Return the GPUs over which the state of an expert is sharded: of those that share all, each *expert*-th."""
-        return max(1, self.shards // self.expert)
+        """Return the GPUs over which the state of an expert is sharded, of those that share all other parameters."""
+        return max(1, self.shards * self.tensor // (self.expert_split * self.expert))
 
     @property
     def reduced_together(self) -> int:

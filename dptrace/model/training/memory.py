@@ -122,8 +122,8 @@ def state_bytes(
 
 
 RECOMPUTE = ("none", "selective", "half", "full")
-"""What backward computes again: nothing, the attention's scores and a gated MLP's products, every second product of a
-layer (torchtitan's selective option), or the layer from its input."""
+"""What backward computes again: nothing; the attention's scores, a gated MLP's products, and of latent attention all
+heads from their latents (DeepSeek-V3); every second product of a layer (torchtitan); or the layer from its input."""
 
 
 class ActivationPlan(msgspec.Struct, frozen=True):
@@ -142,6 +142,10 @@ class ActivationPlan(msgspec.Struct, frozen=True):
     """Bytes of each number."""
     every: int = 1
     """Of how many layers one is recomputed: all, every second one …; the others keep everything."""
+    cut: bool = False
+    """Whether the messages of tensor parallelism are cut, so that no gathered tensor is there in whole."""
+    fused_loss: bool = False
+    """Whether the loss is one kernel, which keeps scores and their gradients in the products' number type."""
 
 
 def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
@@ -158,9 +162,9 @@ def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
         return batch * shape.kept / shape.layers * number
     if plan.recompute == "full":
         return tokens * width * number / (t if plan.sequence else 1)
-    if plan.recompute == "half":  # its input and output, queries, values, attention's output, the MLP's first factor
+    if plan.recompute == "half":  # its input, queries, values, attention's output, the MLP's first factor
         inside = 2 * shape.attention_width + shape.key_value_width + shape.mlp_width
-        return tokens * (2 * width / (t if plan.sequence else 1) + inside / t) * number
+        return tokens * (width / (t if plan.sequence else 1) + inside / t) * number
     mask = 1 if plan.dropout else 0
     routed = shape.top_k * shape.expert_layers / shape.layers  # copies of a token that experts get
     # Outside of the split layers: inputs of both normalizations, of the projections and of the MLP; two masks.
@@ -170,6 +174,7 @@ def layer_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
     # products of the first, which selective recomputation and fused kernels do again.
     if shape.kv_rank:  # of latent attention those of all heads, and its projections, which are not split
         heads = 4 * shape.attention_width + 2 * shape.heads * shape.rope_width
+        heads = heads if plan.recompute == "none" else shape.attention_width
         common += tokens * (shape.query_rank + shape.kv_rank) * number
     else:
         heads = 2 * shape.attention_width + 2 * shape.key_value_width
@@ -193,18 +198,40 @@ def end_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
     if isinstance(shape, LayerStack):
         return 4 * tokens * shape.vocabulary
     inputs = 2 * tokens * shape.hidden * plan.number_bytes / (plan.tensor if plan.sequence else 1)
-    return inputs + 4 * tokens * shape.vocabulary / plan.tensor
+    return inputs + (plan.number_bytes if plan.fused_loss else 4) * tokens * shape.vocabulary / plan.tensor
 
 
 def loss_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
-    """Return what the loss takes for a moment beside these scores: scores as computed, their log-softmax, gradients.
+    """Return what the loss takes for a moment beside these scores.
 
-    PyTorch's cross_entropy has all three at once; the measurements of torchtitan agree (docs/published.md).
+    PyTorch's cross_entropy has the scores as computed, and in float32 their log-softmax and two gradients. The gradient
+    of the log-softmax fits where the float32 scores were, the next one only beside it: 14 bytes a score in all. With
+    scores that are split, ``loss_parallel`` has one more, and the head's gathered input.
     """
     if isinstance(shape, LayerStack):
         return 0.0
-    computed = plan.number_bytes if plan.number_bytes < 4 else 0
-    return batch * shape.sequence * shape.vocabulary * (8 + computed) / plan.tensor
+    computed = plan.number_bytes if plan.number_bytes < 4 or plan.fused_loss else 0
+    each = computed if plan.fused_loss else computed + (12 if plan.sequence else 8)
+    return batch * shape.sequence * shape.vocabulary * each / plan.tensor + _in_whole(shape, batch, plan)
+
+
+def _in_whole(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
+    """Return what one GPU holds of the others' part of a tensor whose tokens are split, while it is gathered."""
+    others = 1 - 1 / plan.tensor if plan.sequence else 0.0
+    return batch * shape.sequence * shape.hidden * plan.number_bytes * others
+
+
+def passing_bytes(shape: ModelShape, batch: float, plan: ActivationPlan) -> float:
+    """Return what a layer has at once beside what it keeps: the inside of its MLP, its input and its output.
+
+    In forward these are activations, as far as they are not kept, in backward gradients.
+    """
+    if isinstance(shape, LayerStack):
+        return 0.0
+    inner = shape.mlp_width * (3 if shape.gated else 2) / plan.tensor
+    return (
+        batch * shape.sequence * (inner + 2 * shape.hidden / (plan.tensor if plan.sequence else 1)) * plan.number_bytes
+    )
 
 
 def layers_bytes(shape: ModelShape, layers: int, batch: float, plan: ActivationPlan) -> float:
@@ -239,11 +266,11 @@ class GpuMemory(msgspec.Struct, frozen=True):
 
     state: StateBytes
     gathered_bytes: float
-    """Parameters of other shards that are gathered for a layer and the next, and the gradients of a layer, or of a
-    virtual stage, before they are scattered."""
+    """Parameters of other shards that are gathered, and gradients before they are scattered."""
     activation_bytes: float
     recompute_bytes: float
-    """What backward computes again, of one layer at a time, or what the loss takes before."""
+    """What is there for a moment: in backward a layer's activations and their gradients; or the loss, beside the holes
+    between what is kept that layers left in forward."""
     micro_batches_in_flight: float
     host_bytes: float = 0.0
     """The state that is in the CPU's memory instead."""
@@ -282,6 +309,9 @@ def stage_memories(
     whole = msgspec.structs.replace(plan, recompute="none")
     layers, micro_batch = math.ceil(shape.layers / layout.stages), micro_batch / layout.context
     recomputed = layer_bytes(shape, micro_batch, whole) - layer_bytes(shape, micro_batch, plan)
+    passing = passing_bytes(shape, micro_batch, plan)
+    whole_tokens = 0.0 if plan.cut else 2 * _in_whole(shape, micro_batch, plan)  # of attention and of MLP
+    forward, backward = min(recomputed, passing) + whole_tokens, recomputed + passing + 2 * whole_tokens
     found = []
     for stage in sorted({0, layout.stages - 1}):
         first, last = stage == 0, stage == layout.stages - 1
@@ -293,8 +323,9 @@ def stage_memories(
         common, experts = _held(shape, layout, layers, first, last)
         state = _sharded(each, common, layout, layout.shards)
         state = state.plus(_sharded(each, experts, layout, layout.expert_shards))
-        again = max(recomputed, loss_bytes(shape, micro_batch, plan)) if last else recomputed
-        found.append(GpuMemory(state, _gathered(shape, each, layout, common + experts), kept, again, flight))
+        moment = max(backward, forward + loss_bytes(shape, micro_batch, plan)) if last else backward
+        whole_bytes = _gathered(shape, each, layout, common + experts, micro_batches)
+        found.append(GpuMemory(state, whole_bytes, kept, moment, flight))
     return found
 
 
@@ -306,7 +337,7 @@ def _held(shape: ModelShape, layout: Layout, layers: int, first: bool, last: boo
     dense = min(layers, shape.dense_layers) if first else max(0, layers - shape.layers + shape.dense_layers)
     common = shape.common_parameters(layers, dense) + ends
     experts = (layers - dense) * shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
-    return common / layout.tensor * shape.scale, experts / layout.tensor * shape.scale
+    return common / layout.tensor * shape.scale, experts / layout.expert_split * shape.scale
 
 
 def _sharded(each: StateBytes, parameters: float, layout: Layout, shards: int) -> StateBytes:
@@ -315,8 +346,13 @@ def _sharded(each: StateBytes, parameters: float, layout: Layout, shards: int) -
     return each.times(*(parameters / by for by in divide))
 
 
-def _gathered(shape: ModelShape, each: StateBytes, layout: Layout, held: float) -> float:
-    """Return what is there in whole for a while, of a GPU that holds *held* parameters before sharding."""
+def _gathered(shape: ModelShape, each: StateBytes, layout: Layout, held: float, micro_batches: int) -> float:
+    """Return what is there in whole for a while, of a GPU that holds *held* parameters before sharding.
+
+    As PyTorch's ``fully_shard`` does it: both ends stay gathered for the step; of layers there are two, the buffer of
+    one that arrives, and the gradients of one. In a pipeline all stay gathered between micro-batches, whose gradients
+    add up in float32; if there is one micro-batch for each stage, one virtual stage after the other.
+    """
     if layout.zero == 2 and layout.reduced_together > 1:
         return held / layout.virtual_stages * each.gradients
     if layout.zero < 3 or layout.shards == 1:
@@ -324,9 +360,13 @@ def _gathered(shape: ModelShape, each: StateBytes, layout: Layout, held: float) 
     # Experts that are not sharded are there anyway.
     experts = shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
     experts = experts if layout.expert_shards > 1 else 0.0
-    layer = (shape.dense_layer_parameters + experts) / layout.tensor * shape.scale
-    ends = max(shape.embedding_parameters, shape.head_parameters) / layout.tensor * shape.scale
-    return max(2 * layer * each.parameters + layer * each.gradients, ends * (each.parameters + each.gradients))
+    layer = (shape.dense_layer_parameters / layout.tensor + experts / layout.expert_split) * shape.scale
+    passing = layer * (each.parameters + each.gradients)
+    if layout.stages > 1:
+        together = layout.virtual_stages if micro_batches <= layout.stages else 1
+        return passing + held * (each.parameters + max(4.0, each.gradients) / together)
+    ends = (shape.embedding_parameters + shape.head_parameters) / layout.tensor * shape.scale
+    return passing + (ends + 2 * layer) * each.parameters
 
 
 def gpus_for_state(state_bytes: float, capacity_bytes: float) -> int:

@@ -41,6 +41,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Whether the state is in the CPU's memory."""
     flash: bool = False
     dropout: bool = True
+    fused_loss: bool = False
+    """Whether the loss is one kernel, so that no scores stand in float32."""
     share: float | None = None
     """Share of the peak that computation reaches by itself; None: by the size of the matrices."""
     overlapped: str = "none"
@@ -54,6 +56,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def micro_batches(self) -> int:
         """Return how many micro-batches a step has."""
         return self.batch // (self.layout.data * self.micro_batch)
+
+    @property
+    def gathers(self) -> int:
+        """Return how often in a step sharded parameters are gathered for forward: a pipeline's stay gathered."""
+        return 1 if self.layout.stages > 1 else self.micro_batches
 
     @property
     def tokens(self) -> float:
@@ -81,9 +88,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return what is kept of a layer on one of the GPUs that share it."""
         number = PRECISIONS[self.precision].activation_bytes
         layout = self.layout
-        return ActivationPlan(
-            self.recompute, self.flash, self.dropout, layout.tensor, layout.sequence, number, self.recompute_every
-        )
+        split = (layout.tensor, layout.sequence, number, self.recompute_every, "tp" in OVERLAPPED[self.overlapped])
+        return ActivationPlan(self.recompute, self.flash, self.dropout, *split, self.fused_loss)
 
     @cached_property
     def held(self) -> list[GpuMemory]:
@@ -130,7 +136,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if shape.sequence % layout.context:
             raise UsageError(f"--cp {layout.context}: must divide the {plural(shape.sequence, 'token')} of a sample.")
         few, many = sorted((shape.key_value_heads, layout.tensor))
-        if shape.heads % layout.tensor or many % few or shape.mlp % layout.tensor:  # GPUs may share a key's head
+        inside = shape.mlp % (layout.tensor if shape.experts == 1 else layout.expert_split)
+        if shape.heads % layout.tensor or many % few or inside:  # GPUs may share a key's head
             raise UsageError(
                 f"--tp {layout.tensor}: must divide the {plural(shape.heads, 'head')}, the MLP's width of "
                 f"{shape.mlp:,}, and the {plural(shape.key_value_heads, 'head')} of keys, or be a multiple of these."

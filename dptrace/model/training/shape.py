@@ -181,6 +181,12 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     @property
+    def up_flops(self) -> float:
+        """Forward operations of one token from the latents of latent attention to its heads, in all layers."""
+        keys, rope = self.kv_rank * 2 * self.attention_width, self.heads * self.rope_width
+        return 2 * (self.query_rank * (self.attention_width + rope) + keys) * self.layers * self.scale
+
+    @property
     def head_flops(self) -> float:
         """Forward operations of one token in the head's matrix."""
         return 2 * self.hidden * self.vocabulary * self.scale

@@ -92,12 +92,14 @@ def _work(plan: Plan) -> _Work:
     shape, gpu, tensor = plan.shape, plan.gpu, plan.layout.tensor
     number_type = PRECISIONS[plan.precision].compute
     peak = gpu.peak(number_type)
-    again = {"full": 1.0, "half": shape.half_flops / shape.layer_flops}.get(plan.recompute, 0.0) * plan.recomputed_share
+    part = {"half": shape.half_flops, "selective": shape.up_flops}.get(plan.recompute, 0.0) / shape.layer_flops
+    again = (1.0 if plan.recompute == "full" else part) * plan.recomputed_share
     # FlashAttention repeats its scores in any case; what else selective recomputation repeats is elementwise.
     scores = plan.recomputed_share * (plan.recompute == "full" or (plan.recompute != "none" and not plan.flash))
     share = plan.share or matmul_share(gpu, shape, tensor, plan.tokens, number_type)
-    narrow, rows = _INNER * shape.mlp * shape.hidden / (shape.mlp + shape.hidden), plan.tokens * shape.top_k
-    inside = plan.share or matmul_share(gpu, shape, tensor, rows, number_type, narrow)
+    split, narrow = plan.layout.expert_split, _INNER * shape.mlp * shape.hidden / (shape.mlp + shape.hidden)
+    rows = plan.tokens * shape.top_k * split / tensor
+    inside = plan.share or matmul_share(gpu, shape, split, rows, number_type, narrow)
     dense, experts = (shape.layer_flops - shape.expert_flops) / share, shape.expert_flops / inside
     layers, head = (dense + experts) / peak, shape.head_flops / share / peak
     attention = shape.attention_flops / share / peak
@@ -184,13 +186,12 @@ def groups(plan: Plan) -> list[Group]:
     Experts that are spread over GPUs are shared by fewer; what memory holds of each shard is counted in the same way.
     """
     shape, layout = plan.shape, plan.layout
-    split = layout.tensor * layout.stages
-    experts = shape.all_expert_parameters * shape.scale / (split * layout.expert)
-    common = (shape.shape_parameters - shape.all_expert_parameters) * shape.scale / split
-    if layout.expert == 1:
+    apart = layout.expert_split * layout.expert
+    experts = shape.all_expert_parameters * shape.scale / (layout.stages * apart)
+    common = (shape.shape_parameters - shape.all_expert_parameters) * shape.scale / (layout.tensor * layout.stages)
+    if apart == layout.tensor:
         return [Group("", common + experts, layout.replicas, layout.shards, layout.tensor)]
-    stride = layout.tensor * layout.expert
-    spread = Group(" of experts", experts, layout.replicas // layout.expert, layout.expert_shards, stride)
+    spread = Group(" of experts", experts, layout.expert_replicas, layout.expert_shards, apart)
     return [Group("", common, layout.replicas, layout.shards, layout.tensor), spread]
 
 
@@ -211,12 +212,20 @@ def _shared(plan: Plan) -> Iterator[Traffic]:
 
 
 def _gathered(plan: Plan, group: Group, gradients: float, weights: float) -> Iterator[Traffic]:
-    """Yield what fully sharded parameters need: for each layer two gathers and a reduce-scatter in a micro-batch."""
+    """Yield what fully sharded parameters need: for each layer two gathers and a reduce-scatter in a micro-batch.
+
+    In a pipeline it is one of each in a step, because a stage stays gathered between micro-batches.
+    """
     layers, stride, shards = plan.shape.layers / plan.layout.stages, group.stride, group.shards
-    calls, of = layers * plan.micro_batches, group.of
-    for hides in ("forward", "backward"):
-        yield _one(plan, f"parameters{of} ({hides})", "all_gather", weights / layers, calls, shards, stride, hides)
-    yield _one(plan, f"gradients{of}", "reduce_scatter", gradients / layers, calls, shards, stride, "backward")
+    calls, of = layers * plan.gathers, group.of
+    passes = [("parameters", "all_gather", weights, "forward"), ("parameters", "all_gather", weights, "backward")]
+    for what, kind, size, hides in [
+        *passes[: 1 if plan.layout.stages > 1 else 2],
+        ("gradients", "reduce_scatter", gradients, "backward"),
+    ]:
+        name = f"{what}{of} ({hides})" if what == "parameters" else f"{what}{of}"
+        one = _one(plan, name, kind, size / layers, calls, shards, stride, hides)
+        yield msgspec.structs.replace(one, rounds=plan.gathers)
     replicas, across = group.replicas // shards, stride * shards
     name = f"gradients{of} across nodes"
     yield _once(plan, name, "all_reduce", gradients / shards, replicas, across, "backward")
@@ -241,14 +250,14 @@ def _copies(plan: Plan) -> Iterator[Traffic]:
         return
     host, layers = interconnect_named(plan.gpu.host), plan.shape.layers / plan.layout.stages
     shards = sum(group.parameters / group.shards for group in groups(plan)) / layers
-    state, calls = plan.state, layers * plan.micro_batches
+    state, calls = plan.state, layers * plan.gathers
     for what, size, hides in (
         ("shards from the CPU (forward)", state.parameters, "forward"),
-        ("shards from the CPU (backward)", state.parameters, "backward"),
+        ("shards from the CPU (backward)", state.parameters if plan.layout.stages == 1 else 0, "backward"),
         ("gradients to the CPU", state.gradients, "backward"),
     ):
         seconds = host.alpha_s + shards * size / (WITHIN * host.bytes_per_s)
-        yield Traffic(what, COPY, shards * size, calls, 1, 1, hides, seconds, plan.micro_batches)
+        yield Traffic(what, COPY, shards * size, calls if size else 0, 1, 1, hides, seconds, plan.gathers)
 
 
 def _tensor(plan: Plan) -> Iterator[Traffic]:
@@ -295,7 +304,7 @@ def _experts(plan: Plan) -> Iterator[Traffic]:
     hides = "layers" if "ep" in OVERLAPPED[plan.overlapped] else ""
     far = min(1.0, plan.expert_nodes / shape.top_k) if plan.expert_nodes else 1.0  # a node gets each token once
     name = "tokens to experts and back"
-    yield _one(plan, name, "all_to_all", size, calls, layout.expert, layout.tensor, hides, far)
+    yield _one(plan, name, "all_to_all", size, calls, layout.expert, layout.expert_split, hides, far)
 
 
 def _stages(plan: Plan) -> Iterator[Traffic]:
@@ -396,6 +405,8 @@ def predict_step(plan: Plan) -> StepPrediction:
     base = compute + bubble_s + optimizer
     repeated = "none" if plan.flash and plan.recompute == "selective" else plan.recompute
     carried_out = hardware_flops(plan.shape, plan.batch, repeated, plan.recomputed_share)
+    heads = plan.shape.up_flops * plan.recomputed_share if plan.recompute == "selective" else 0.0
+    carried_out += heads * plan.batch * plan.shape.sequence
     return StepPrediction(
         compute_s=compute,
         launch_s=launches,

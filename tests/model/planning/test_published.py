@@ -36,14 +36,17 @@ def test_each_kind_is_off_by_as_much_as_the_answers_say(runs: Any) -> None:
 
 
 def test_no_run_is_far_off_without_a_reason(runs: Any) -> None:
-    """In time with its layout or by itself, or in memory; of Llama 3 405B the search finds the layout that ran."""
+    """In time, in memory, or in that it fits; of Llama 3 405B the search finds the layout that ran.
+
+    Its stages stay gathered in a step, as those of ZeRO-2 and, in a pipeline, of FSDP do.
+    """
     far = {run.row["run"] for run in runs for one in (run.layout, run.alone) if one and abs(one.error) > 0.3}
+    far |= {run.row["run"] for run in runs if run.row["memory_gib"] and round(abs(off(run)), 2) > 0.1}
+    far |= {run.row["run"] for run in runs if run.layout and not run.layout.plan.fits}
     llama = [run.alone.plan.label for run in runs if run.row["run"].startswith("Llama 3 405B")]
 
-    assert {run.row["run"] for run in runs if run.row["reason"]} == far | {
-        run.row["run"] for run in runs if run.row["memory_gib"] and abs(off(run)) > 0.3
-    }
-    assert ["TP 8 × PP 16 v8 × ZeRO-2 ×64", "TP 8 × PP 16 v8 × ZeRO-2 ×128"] == llama
+    assert {run.row["run"] for run in runs if run.row["reason"]} == far
+    assert ["TP 8 × PP 16 v8 × ZeRO-2 ×64", "TP 8 × PP 16 v8 × FSDP ×128"] == llama
 
 
 def off(run: Any) -> float:
@@ -52,11 +55,12 @@ def off(run: Any) -> float:
 
 
 def test_measured_memory(runs: Any) -> None:
-    """Torchtitan's FSDP of 8 billion parameters on H100s, with up to 262,144 tokens in a sample: within 6 %."""
-    rows = [run for run in runs if run.row["memory_gib"] and "8B" in run.row["run"] and "H100" in run.row["run"]]
+    """What torchtitan reserved at most: 15 of 18 runs within 10 %, all within 20 %."""
+    errors = sorted(abs(off(run)) for run in runs if run.row["memory_gib"])
 
-    assert 8 == len(rows)
-    assert max(abs(off(run)) for run in rows) < 0.06
+    assert 18 == len(errors)
+    assert round(errors[14], 2) <= 0.1
+    assert errors[-1] < 0.2
 
 
 def test_the_page_has_what_is_predicted_now(runs: Any) -> None:

@@ -53,10 +53,13 @@ def by_name_message_costs(content: dict[str, Any], part: str, key: str) -> dict[
 
 
 def test_where_the_ring_overtakes_the_tree() -> None:
-    """Guide, sections 3.5 and 5.3: of 4 ranks, 2·alpha more against 2.5·n·beta less, 100 kB; n* is alpha·B."""
+    """Guide, sections 3.5 and 5.3: of 4 ranks, 2·alpha more against 2.5·n·beta less, 100 kB; n* is alpha·B.
+
+    Against two trees that share the tensor it is 2·alpha more for 0.5·n·beta less.
+    """
     content = message_costs(FLAT, 208e6, 4, 0.0)
 
-    assert [("tree", "ring", pytest.approx(100e3))] == [
+    assert [("tree", "ring", pytest.approx(100e3)), ("double-tree", "ring", pytest.approx(500e3))] == [
         (one["below"], one["above"], one["bytes"]) for one in content["crossovers"]
     ]
     assert [pytest.approx(125e3)] == [link["crossover_bytes"] for link in content["links"]]
