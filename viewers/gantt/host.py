@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -124,6 +125,8 @@ KINDS = (Kind.COMPUTE, Kind.COMMUNICATION, Kind.MEMORY)
 """The order of a GPU's intervals in the columns of launches."""
 MOST_THREADS = 6
 """Threads of a GPU with rows at most: those that launched most."""
+MOST_NAMED = 50
+"""Names that a search finds at most."""
 
 
 def track_data(
@@ -156,6 +159,30 @@ def window_data(timeline: Timeline, calls: HostCalls, axis: Axis, most: int, win
         window: since the chart's origin.
     """
     return _calls_data(calls, axis, most, window, threads_of(calls, _drawn(timeline, calls, axis)))
+
+
+def named_calls(timeline: Timeline, calls: HostCalls, axis: Axis, text: str) -> list[list[Any]]:
+    """Return the calls of a GPU's host rows whose names contain a text, by name, most time first.
+
+    Each is name, number, time, thread, flame, depth, start and length, the last five of the longest; times in ns.
+    """
+    threads = threads_of(calls, _drawn(timeline, calls, axis))
+    wanted = np.array([text.lower() in name.lower() for name in calls.names] or [False])
+    mine = wanted[calls.name] & np.isin(calls.thread, threads) & axis.inside(calls.start_ns, calls.end_ns)
+    index = np.flatnonzero(mine)
+    length = calls.end_ns[index] - calls.start_ns[index]
+    number, names = _numbered(calls.name[index])
+    # Of each name, the last one is the longest, and of several such the first.
+    order = np.lexsort((-calls.start_ns[index], length, number))
+    count, time = np.bincount(number), np.bincount(number, length)
+    longest = order[np.cumsum(count) - 1]
+    rows = []
+    for name in np.argsort(-time, kind="stable")[:MOST_NAMED].tolist():
+        call, ns = int(index[longest[name]]), int(length[longest[name]])
+        place = [threads.index(int(calls.thread[call])), int(calls.flame[call]), int(calls.depth[call])]
+        start = int(axis.since(calls.start_ns[call : call + 1])[0])
+        rows.append([calls.names[names[name]], int(count[name]), int(time[name]), *place, start, ns])
+    return rows
 
 
 def _calls_data(
@@ -371,17 +398,24 @@ class HostAnswers:
         return axes_of(self.run)
 
     def __call__(self, request: str) -> bytes | None:
-        """Answer ``TRACK``, or ``TRACK/FROM/TO`` for the calls of a window in ns; None if the request is not valid."""
+        """Answer a request, or return None if it is not valid.
+
+        ``TRACK`` is for a GPU's rows, ``TRACK/FROM/TO`` for the calls of a window in ns, ``TRACK/find/TEXT`` for those
+        with a text in their names.
+        """
+        request, finds, text = request.partition("/find/")
         try:
             track, *window = map(int, request.split("/"))
         except ValueError:
             return None
-        if not 0 <= track < len(self.run.timelines) or len(window) not in (0, 2):
+        if not 0 <= track < len(self.run.timelines) or len(window) not in ((0,) if finds else (0, 2)):
             return None
         timeline = self.run.timelines[track]
         with self._lock:
             axis = self._axes[track]
             calls = self.run.read_again(timeline, HOST_CALLS)
+        if finds:
+            return msgspec.json.encode(named_calls(timeline, calls, axis, unquote(text)) if calls else [])
         if not window or calls is None:
             return msgspec.json.encode(track_data(timeline, calls, axis, MOST_SERVED))
         return msgspec.json.encode(window_data(timeline, calls, axis, MOST_SERVED, (window[0], window[1])))

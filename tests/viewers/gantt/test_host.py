@@ -176,7 +176,27 @@ def test_a_server_answers_with_a_gpu_or_a_window(run: Run) -> None:
     assert 0 < json.loads(part)["calls"]["total"] < expected["calls"]["total"]
 
 
-@pytest.mark.parametrize("request_", ["", "2", "-1", "x", "0/1", "0/a/b", "0/1/2/3", "../0", "9" * 5000])
+def test_a_server_finds_calls_by_their_names(run: Run) -> None:
+    """Ignoring case, each name with its number and time, most time first, and the place of its longest call."""
+    axis, calls = chart(run).axes[1], run.read_again(run.timelines[1], HOST_CALLS)
+    assert calls is not None
+    rows = json.loads(HostAnswers(run)("1/find/ATEN%3A%3A") or b"")
+    start, length = axis.since(calls.start_ns), calls.end_ns - calls.start_ns
+
+    assert len(rows) > 3
+    assert sorted((row[2] for row in rows), reverse=True) == [row[2] for row in rows]
+    for name, count, time, _, flame, depth, begin, ns in rows:
+        mine = np.array([calls.names[number] == name for number in calls.name]) & axis.inside(
+            calls.start_ns, calls.end_ns
+        )
+        assert (int(mine.sum()), int(length[mine].sum()), int(length[mine].max())) == (count, time, ns), name
+        (index,) = np.flatnonzero(mine & (start == begin) & (length == ns))
+        assert (flame, depth) == (calls.flame[index], calls.depth[index])
+
+
+@pytest.mark.parametrize(
+    "request_", ["", "2", "-1", "x", "0/1", "0/a/b", "0/1/2/3", "0/1/2/find/x", "9/find/x", "../0", "9" * 5000]
+)
 def test_a_server_refuses_other_requests(run: Run, request_: str) -> None:
     """Nothing is computed for a request that is no GPU or window."""
     assert HostAnswers(run)(request_) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.synthetic import training_run
+from tests.viewers.gantt.tiles.test_served_page import served as served_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -377,19 +379,24 @@ def test_a_served_page_asks_for_the_calls_that_it_shows(browser: Browser, monkey
 
 
 @browser_test
-def test_the_search_finds_calls_annotations_and_findings(browser: Browser, page_file: Path, small: Run) -> None:
+@pytest.mark.parametrize("serve", [False, True])
+def test_the_search_finds_calls_annotations_and_findings(
+    browser: Browser, page_file: Path, small: Run, serve: bool
+) -> None:
     """Names that no interval of a GPU has: listed with their number, and a click shows the longest, or the finding."""
     calls = calls_of(small)
     drawn = axes_of(small)[0].inside(calls.start_ns, calls.end_ns)
     link, finding = "#card:not([hidden]) .link", "#findings button:enabled"
-    with open_page(browser, page_file) as (page, errors):
+    with ExitStack() as closing:
+        address: Path | str = closing.enter_context(served_page(small)) if serve else page_file
+        page, errors = closing.enter_context(open_page(browser, address))
         for text in ("aten::empty", "profilerstep#1"):
             page.locator("#find").fill(text)
             count = sum(calls.names[number].lower() == text for number in calls.name[drawn].tolist())
-            until(page, "(link) => document.querySelector(link)?.closest('tr').cells[1].textContent", str(count), link)
+            until(page, "(link) => document.querySelector(link)?.closest('tr')?.cells[1].textContent", str(count), link)
             page.locator(link).first.click()
             until(page, "() => document.querySelector('#card h2').textContent.toLowerCase()", text)
         page.locator("#find").fill(page.locator(finding).first.inner_text()[-25:-5])
         page.locator(f"{link}:not(table *)").first.click()
         until(page, "() => document.querySelectorAll('#findings [aria-expanded=true]').length", 1)
-    assert [] == errors
+        assert [] == errors

@@ -131,6 +131,25 @@ export class HostSource {
     return this.#tracks.get(track);
   }
 
+  /**
+   * Return a GPU's calls and annotations whose names contain a text, most time first, with the place of the longest:
+   * [{ name, count, time, thread, flame, depth, start, longest }].
+   */
+  async named(track, text) {
+    if (!this.hasCalls(track)) return [];
+    if (this.scene.host.served) return (await asked(`${track}/find/${encodeURIComponent(text)}`)).map(([name, count, time, thread, flame, depth, start, longest]) => ({ name, count, time, thread, flame, depth, start, longest }));
+    const { calls } = await this.of(track), found = new Map();
+    if (!calls) return [];
+    const { names, lod: { start, duration } } = calls, wanted = names.map((name) => name.toLowerCase().includes(text));
+    calls.name.forEach((number, index) => {
+      if (!wanted[number]) return;
+      const sum = found.get(number) ?? { name: names[number], count: 0, time: 0, longest: -1 };
+      if (duration[index] > sum.longest) Object.assign(sum, { ...calls.levelOf(index), start: start[index], longest: duration[index] });
+      found.set(number, Object.assign(sum, { count: sum.count + 1, time: sum.time + duration[index] }));
+    });
+    return [...found.values()];
+  }
+
   async #read(track) {
     const packed = this.scene.host.served ? await asked(track) : this.scene.host.tracks[track];
     const { threads, calls, launches, details, activity, unread = false } = packed;

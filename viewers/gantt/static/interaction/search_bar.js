@@ -55,24 +55,13 @@ const NARROWEST = 6, SHARE = 1 / 12;
 const EDGE_SHARE = 0.06;
 const MAX_TRACKS = 16, MAX_CALLS = 8;
 
-/**
- * Return the calls and annotations of hosts whose names contain a text in lower case, as far as the page has them, most time
- * first: [name, { count, time, track, thread, flame, depth, start, longest }], with the place of the longest.
- */
-async function callsNamed(text, source, tracks) {
-  const found = new Map();
-  for (const track of tracks) {
-    const calls = source.hasCalls(track) && (await source.of(track)).calls;
-    if (!calls) continue;
-    const { names, lod: { start, duration } } = calls, wanted = names.map((name) => name.toLowerCase().includes(text));
-    calls.name.forEach((number, index) => {
-      if (!wanted[number]) return;
-      const sum = found.get(names[number]) ?? { count: 0, time: 0, longest: -1 };
-      if (duration[index] > sum.longest) Object.assign(sum, { track, ...calls.levelOf(index), start: start[index], longest: duration[index] });
-      found.set(names[number], Object.assign(sum, { count: sum.count + 1, time: sum.time + duration[index] }));
-    });
+/** Add what was found on a track to the sums by name, with the place of the longest call of all. */
+function addCalls(sums, track, found) {
+  for (const { name, count, time, ...place } of found) {
+    const sum = sums.get(name) ?? { count: 0, time: 0, longest: -1 };
+    if (place.longest > sum.longest) Object.assign(sum, { track, ...place });
+    sums.set(name, Object.assign(sum, { count: sum.count + count, time: sum.time + time }));
   }
-  return [...found].sort(([, a], [, b]) => b.time - a.time);
 }
 
 export class SearchBar {
@@ -105,18 +94,25 @@ export class SearchBar {
     this.redraw();
   }
 
-  /** List what else has the text: findings, and what hosts called; a server has too many calls to be asked for all. */
+  /** List what else has the text: findings, then what hosts called; a server is asked for those on the screen, one by one. */
   async #list(hits) {
     const text = hits.text.trim().toLowerCase(), { scene } = this, opens = document.querySelectorAll("#findings button");
     const findings = (scene.findings ?? []).map((finding, number) => ({ ...finding, open: () => opens[number].click() })).filter(({ text: said, advice, place }) => place && `${said} ${advice}`.toLowerCase().includes(text));
-    const calls = scene.host?.served ? [] : await callsNamed(text, this.host.source, scene.tracks.keys());
-    if (hits !== this.hits || !(findings.length + calls.length)) return;
-    const rows = calls.slice(0, MAX_CALLS).map(([name, call]) => [button("link", visible(name), { onclick: () => this.#show(call) }), integer(call.count), duration(call.time)]);
-    if (rows.length) this.listed.push(table([calls.length > MAX_CALLS ? `${MAX_CALLS} of ${calls.length} calls of hosts` : "calls of hosts", "count", "time"], rows));
-    this.listed.push(...findings.map(({ text: said, open }) => button("link", said, { onclick: open })));
+    this.#offer([], "", findings);
+    const shown = [...new Set(this.stage.visible.map(({ track }) => track))], tracks = scene.host?.served ? shown : [...scene.tracks.keys()], sums = new Map();
+    if (text) for (const track of tracks) if (hits === this.hits) addCalls(sums, track, await this.host.source.named(track, text));
+    const calls = [...sums].sort(([, a], [, b]) => b.time - a.time);
+    if (hits === this.hits && calls.length) this.#offer(calls, tracks.length < scene.tracks.length ? "calls of the hosts in view" : "calls of hosts", findings);
+  }
+
+  /** List calls and findings. */
+  #offer(calls, where, findings) {
     this.others = findings.length + calls.length;
+    const rows = calls.slice(0, MAX_CALLS).map(([name, call]) => [button("link", visible(name), { onclick: () => this.#show(call) }), integer(call.count), duration(call.time)]);
+    const found = rows.length ? [table([calls.length > MAX_CALLS ? `${MAX_CALLS} of ${calls.length} ${where}` : where, "count", "time"], rows)] : [];
+    this.listed = [...found, ...findings.map(({ text: said, open }) => button("link", said, { onclick: open }))];
     // A view that is restored has a panel of its own.
-    this.report(document.activeElement === this.input);
+    if (this.others) this.report(document.activeElement === this.input);
   }
 
   /** Show the longest call of a name. */
