@@ -237,7 +237,7 @@ def _incomplete(matches: Matches, clocks: Clocks, world_size: int) -> list[str]:
             "other is unknown."
         )
     if rest := count - named:
-        text = f"{rest:,} of {plural(len(matches), 'collective')} lack a rank, since recordings are cut or not level"
+        text = f"{rest:,} of {plural(len(matches), 'collective')} lack a rank, since recordings begin or end apart"
         notes.append(f"{text}: how long the others waited there is unknown.")
     return notes
 

@@ -21,13 +21,17 @@ from dptrace.viewers.base.fitting import Fitting, wrapped
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import plain, rank_label, wait_cell
 from dptrace.viewers.base.theme import GLYPHS
-from dptrace.viewers.terminal.split import minor_sentence
+from dptrace.viewers.terminal.split import minor_findings
 from dptrace.viewers.terminal.summary import length_words, step_parts, utilization_sentence
 
 LINES = 24
 """Of a usual terminal; one of them is what to type next."""
-_SIZES = ((3, 4, 3), (3, 3, 3), (3, 4, 1), (3, 3, 1), (3, 2, 1), (3, 2, 0), (2, 2, 1), (2, 2, 0), (1, 2, 1))
-"""Findings, ranks, and findings whose text and advice have two lines each: the first that fits."""
+_SIZES = (
+    *((3, 4, 3, 2), (3, 3, 3, 2), (3, 2, 2, 2), (3, 2, 2, 1), (3, 2, 1, 1)),
+    *((2, 2, 2, 1), (2, 2, 1, 1), (1, 2, 2, 1), (1, 2, 1, 1)),
+)
+"""Findings, ranks, and lines that the first finding's text and its advice may have each, and those of the others: the
+first that fits. What is longer ends with an earlier clause."""
 _MORE = "More: --all --findings --split --communication --collectives --idle --notes"
 _NAMED_SHARE = 0.01
 """Share of a step from which a part has a name in the bar; twice that gives it a column."""
@@ -36,14 +40,14 @@ _NAMED_SHARE = 0.01
 def print_screen(run: Run, console: Console) -> None:
     """Print the headline, a bar of the mean step, the top findings, the ranks that matter and a line on notes."""
     parts: list[RenderableType] = []
-    for findings, ranks, deep in _SIZES:
-        parts = [*_parts(run, console.width, findings, ranks, deep)]
+    for findings, ranks, *lines in _SIZES:
+        parts = [*_parts(run, console.width, findings, ranks, lines)]
         if len(console.render_lines(Group(*parts), pad=False)) < LINES:
             break
     console.print(*parts, sep="\n")
 
 
-def _parts(run: Run, width: int, findings: int, ranks: int, deep: int) -> Iterator[RenderableType]:
+def _parts(run: Run, width: int, findings: int, ranks: int, lines: Sequence[int]) -> Iterator[RenderableType]:
     analysis = run.cross_rank
     found = mean_step(analysis)
     yield plain(headline(run).line)
@@ -55,9 +59,9 @@ def _parts(run: Run, width: int, findings: int, ranks: int, deep: int) -> Iterat
         yield from _lines(_named_parts(run, found), width)
         yield _bar(found, width)
     if efficiency := utilization_sentence(run.efficiency):
-        yield Text(clause(efficiency, width))
+        yield plain(said(efficiency, width, 1))
     yield ""
-    yield from _findings(run, width, findings, deep)
+    yield from _findings(run, width, findings, lines)
     if len(run.splits) > 1 and found is not None:
         yield ""
         yield _ranks(run, ranks)
@@ -65,7 +69,6 @@ def _parts(run: Run, width: int, findings: int, ranks: int, deep: int) -> Iterat
         formula = "" if pipeline.formula_percent is None else f", {number(pipeline.formula_percent)} % by the formula"
         text = f"Pipeline of {len(pipeline.devices)}, {pipeline.schedule}: bubble {number(pipeline.bubble_percent)} %"
         yield plain(f"{text} of the schedule{formula}.")
-    yield ""
     # What was left out, or is unknown, matters more than what was inferred.
     ordered = {
         note: 4 * ("--ignore" in note) + 2 * note.startswith("Left out") + ("unknown" in note)
@@ -74,9 +77,8 @@ def _parts(run: Run, width: int, findings: int, ranks: int, deep: int) -> Iterat
     notes = sorted(ordered, key=lambda note: -ordered[note])
     if notes:
         more = f" ({plural(len(notes) - 1, 'more note')}: --notes)" if notes[1:] else ""
-        room = width * (2 if ordered[notes[0]] else 1) - 4 - len(more)
-        yield Text("! ", style="yellow").append_text(plain(clause(notes[0], room) + more))
-    yield Text(clause(_MORE, width), style="dim")
+        yield Text("! ", style="yellow").append_text(plain(said(notes[0], width - 2, 2, more)))
+    yield Text(_MORE, style="dim")
 
 
 def _named_parts(run: Run, found: MeanStep) -> Iterator[Text]:
@@ -126,32 +128,40 @@ def _bar(found: MeanStep, width: int) -> Text:
     return bar
 
 
-def _findings(run: Run, width: int, most: int, deep: int) -> Iterator[RenderableType]:
+def _findings(run: Run, width: int, most: int, lines: Sequence[int]) -> Iterator[RenderableType]:
     found = findings_of(run)
     shown = top_findings(found)
     if not found:
-        yield Text(clause(f"Findings: {nothing_found(run.on_cpu, run.is_limited)}", 2 * width), style="bold")
+        yield Text(said(f"Findings: {nothing_found(run.on_cpu, run.is_limited)}", width, 2), style="bold")
         return
     known = any(finding.has_gain for finding in found)
     reasons = {finding.gain.reason for finding in shown}
     if known:
-        yield Text("A step gains without each of these, once those above are gone:", style="bold")
+        yield Text("What a step gains if you mend in this order (below: range, or gain alone):", style="bold")
     else:
         why = f"; what a step would gain is unknown: {reasons.pop()}" if len(reasons) == 1 else ""
         yield plain(f"Findings by the time that each counts{why}")
-    yield from _short(shown[:most], width, deep)
-    left = f"{plural(len(shown) - most, 'more finding')}: --findings. " if shown[most:] else ""
-    if rest := left + minor_sentence(found).replace(
-        "A step would gain less than 1 % without each of these", "Under 1 %"
-    ):
-        yield plain(clause(rest.rstrip(), width))
+    yield from _short(shown[:most], width, lines)
+    left = f"{plural(len(shown) - most, 'more finding')}: --findings." if shown[most:] else ""
+    if rest := _rest(left, minor_findings(found), width):
+        yield plain(rest)
 
 
-def _short(findings: Sequence[Finding], width: int, deep: int) -> Iterator[Text]:
+def _rest(left: str, minor: Sequence[str], width: int) -> str:
+    """Return a line on what is left, with as many of the minor findings as fit."""
+    for count in range(len(minor), 0, -1):
+        others = f" and {len(minor) - count} more" if count < len(minor) else ""
+        line = f"{left} Under 1 %: {', '.join(minor[:count])}{others}.".strip()
+        if cell_len(line) <= width:
+            return line
+    return left
+
+
+def _short(findings: Sequence[Finding], width: int, lines: Sequence[int]) -> Iterator[Text]:
     """Yield the lines of each finding: its figure and what it is; the range of the figure and what to do.
 
     Args:
-        deep: how many of them have two lines for what they are, and two for what to do.
+        lines: how many the first one's text, and its advice, may have each, and how many those of the others.
     """
     figures = [(f"{milliseconds(ns)} ms", share(of)) for ns, of in (finding.figure for finding in findings)]
     first = max((len(figure) for figure, _ in figures), default=0)
@@ -161,10 +171,7 @@ def _short(findings: Sequence[Finding], width: int, deep: int) -> Iterator[Text]
     for place, (finding, head, between) in enumerate(zip(findings, heads, ranges, strict=True)):
         for start, text, style in ((head, finding.text, "bold"), (between, f"→ {finding.advice}", "dim")):
             room = width - left - 2
-            cut = clause(text, room)
-            # A line that says less than half of what fits gets another.
-            cut = clause(text, 2 * room - 8) if place < deep or cell_len(cut) < room / 2 < cell_len(text) / 2 else cut
-            for line in wrapped(plain(cut), room):
+            for line in wrapped(plain(said(text, room, lines[place > 0])), room):
                 yield Text(f"{start:>{len(head)}}".ljust(left + 2), style=style).append_text(
                     Text(line.plain, "not bold not dim")
                 )
@@ -193,13 +200,12 @@ def _ranks(run: Run, most: int) -> Fitting:
     known = (name for name in shown_figures(means) if name not in ("overlapped_comm_ns", "wall_ns"))
     names = [name for name in known if any(mean[name] is None or (mean[name] or 0) > least for mean in means)]
     heads = (_HEADS.get(name, name.removesuffix("_ns")) for name in names)
-    columns = (("rank", True), *((head, False) for head in heads), ("step ms", False), ("", True))
+    others = f"{more} more: --split" if (more := len(run.splits) - len(shown)) else ""
+    columns = (("rank", True), *((head, False) for head in heads), ("step ms", False), (others, True))
     table = Fitting("", columns, ("memory", "incomplete", "other", "optimizer", "forward", "backward"))
     for one, mean in zip(shown, means, strict=True):
         cells = (wait_cell(mean[name]) for name in (*names, "wall_ns"))
         table.add_row(rank_label(run, run.timelines[one.index]), *cells, one.why.partition(", ")[0])
-    if more := len(run.splits) - len(shown):
-        table.caption = f"{plural(more, 'more rank')}: --split"
     return table
 
 
@@ -209,22 +215,27 @@ _HEADS = {
     "exposed_unmatched_ns": "incomplete",
     "exposed_memory_ns": "memory",
 }
-_END = re.compile(r"[.;:,](?= )| (?=\()")
-_WORD = re.compile(r"(?:“[^”]*”|\S)+")
+_END = re.compile(
+    r"[.:;](?= )| \("
+    r"|, (?=up to |most |in the |in Pro|which |since |because |leave |\d[\d.,]* (?:%|[mµn]?s)\b)"
+)
+"""Where a text may end: at a sentence, or before what only adds to it."""
+_LEAST_WORDS = 3
 
 
-def clause(text: str, width: int) -> str:
-    """Return the beginning of a text that fits a line: up to the end of a clause, else of a word, then an ellipsis.
+def said(text: str, width: int, lines: int, more: str = "") -> str:
+    """Return as much of a text as lines hold, which ends where a clause does, and *more*; the first clause always.
 
-    >>> clause("Ranks 0 and 1 wait for rank 2: its host runs Python code in “# my label”.", 60)
-    'Ranks 0 and 1 wait for rank 2: its host runs Python code …'
-    >>> clause("Keep freed blocks; allocate once before the loop.", 30)
-    'Keep freed blocks …'
+    >>> said("Ranks 0 and 1 wait for rank 2: its host runs Python code, up to 3 ms longer.", 60, 1)
+    'Ranks 0 and 1 wait for rank 2: its host runs Python code.'
+    >>> said("Keep freed blocks (as a pool); allocate once before the loop.", 30, 1)
+    'Keep freed blocks.'
     """
-    if cell_len(text) <= width:
-        return text
-    ends = [word.end() for word in _WORD.finditer(text) if cell_len(text[: word.end()]) <= width - 2]
-    last = max(ends, default=width)
-    clauses = [end.start() for end in _END.finditer(text) if width // 2 <= end.start() <= last]
-    sentences = [end for end in clauses if text[end] == "."]
-    return f"{text[: max(sentences or clauses, default=last)].rstrip(' .;:,')} …"
+    ends = [end.start() for end in _END.finditer(text)]
+    whole = [text[:end] for end in ends if all(text[:end].count(one) == text[:end].count(two) for one, two in _PAIRS)]
+    shorter = [f"{part}." for part in whole if len(part.split()) >= _LEAST_WORDS]
+    fitting = (one + more for one in (text, *reversed(shorter)) if len([*wrapped(plain(one + more), width)]) <= lines)
+    return next(fitting, (shorter or [text])[0] + more)
+
+
+_PAIRS = (("“", "”"), ("(", ")"))

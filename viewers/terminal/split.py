@@ -205,14 +205,19 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False, is_limite
 
 def minor_sentence(findings: Sequence[Finding]) -> str:
     """Return which findings would each gain less than 1 % of a step, alike ones with the most; empty for none."""
+    listed = ", ".join(minor_findings(findings))
+    return f"A step would gain less than 1 % without each of these: {listed}." if listed else ""
+
+
+def minor_findings(findings: Sequence[Finding]) -> list[str]:
+    """Return what each kind of the findings is called that would gain less than 1 % of a step, with the most of it."""
     gains = dict[str, int]()
     for one in findings:
         if one.is_minor:
             of = f" of rank {one.evidence.rank}" if one.kind == "straggler" else ""
             name = f"{one.kind.replace('_', ' ')}{of}"
             gains[name] = max(gains.get(name, 0), one.figure[0])
-    listed = ", ".join(f"{name} {milliseconds(ns)} ms" for name, ns in gains.items())
-    return f"A step would gain less than 1 % without each of these: {listed}." if gains else ""
+    return [f"{name} {milliseconds(ns)} ms" for name, ns in gains.items()]
 
 
 def where(finding: Finding) -> str:

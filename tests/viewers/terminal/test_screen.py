@@ -13,7 +13,7 @@ from dptrace.core.units import milliseconds, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.theme import GLYPHS
-from dptrace.viewers.terminal.screen import LINES, clause, print_screen
+from dptrace.viewers.terminal.screen import LINES, print_screen, said
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, late_run
 from tests.support.paths import ROOT
@@ -78,7 +78,7 @@ def test_of_many_ranks_those_that_matter_are_shown() -> None:
     text = screen(late_run(*[20] * 11, 70))
 
     assert "held others up" in next(line for line in text.splitlines() if line.startswith("11"))
-    assert re.search(r"\d+ more ranks: --split", text)
+    assert re.search(r"\d+ more: --split", text)
 
 
 def test_names_of_strangers_give_no_orders() -> None:
@@ -90,12 +90,21 @@ def test_names_of_strangers_give_no_orders() -> None:
 
 
 @pytest.mark.parametrize("width", range(8, 90, 7))
-def test_a_text_ends_at_a_word(width: int) -> None:
-    """However narrow: no name in quotes is cut, and an ellipsis stands for the rest."""
-    text = "Ranks 0 and 1 wait for rank 2: its host runs “# my label of it” in steps 1, 2; look there. And on."
-    short = clause(text, width)
+def test_a_text_ends_with_a_clause(width: int) -> None:
+    """However narrow: no list, no name in quotes and no parenthesis is cut, and nothing is an ellipsis."""
+    text = "Ranks 0 and 1 wait for rank 2: its host runs “# my: label” (in a; b), up to 3 ms longer; look there. And."
+    short = said(text, width, 1)
 
-    assert len(short) <= max(width, len("Ranks …"))
-    assert short == text or short.endswith(" …")
-    assert text.startswith(short.removesuffix(" …"))
-    assert short.count("“") == short.count("”")
+    assert short == text or text.startswith(short.removesuffix("."))
+    assert len(short) <= max(width, len("Ranks 0 and 1 wait for rank 2."))
+    assert short == text or text[len(short) - 1] in ":;,. "
+    assert (short.count("“"), short.count("(")) == (short.count("”"), short.count(")"))
+    assert "Send less, pack it, or wait." == said("Send less, pack it, or wait.", width, 1)
+
+
+def test_no_sentence_of_the_screen_is_cut() -> None:
+    """With findings of long texts on a narrow terminal, too: what does not fit is left out, not cut."""
+    for width in (60, 80, 132):
+        text = screen(dptrace.open(ROOT / "traces" / "ddp_h200_2ranks"), width)
+        assert "…" not in text
+        assert re.search(r"! .*\.", " ".join(text.split()))
