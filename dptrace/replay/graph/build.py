@@ -381,7 +381,7 @@ def _with_peers(edges: Edges, transfers: Transfers, alone: Int64) -> Transfers:
     waited = transfers.absent & (late > np.maximum(_LATE_NS, _UNSTEADY * transfers.duration_ns))
     linked = transfers.absent & (previous >= 0) & (came >= 0)
     follows = linked & waited
-    for one, lag in ((follows, came), (linked & ~waited, np.full(len(came), NEVER))):
+    for one, lag in ((follows, came), (linked & ~waited & transfers.sized, np.full(len(came), NEVER))):
         edges.add(transfers.task[previous[one]], transfers.task[one], lag[one], EdgeKind.PEER)
     own = transfers.absent & ~follows
     return replace(transfers, duration_ns=np.where(own, alone, transfers.duration_ns))
