@@ -133,7 +133,11 @@ def _legend(bars: Sequence[Bar]) -> dict[str, str]:
         general = waiting_label(None) if color == theme.WAITING else name
         if ns > 0 and general not in names[color]:
             names[color].append(general)
-    return {color: " · ".join(found) for color, found in names.items() if found}
+    return {
+        color: ", ".join([found[0], *(name[0].lower() + name[1:] for name in found[1:])])
+        for color, found in names.items()
+        if found
+    }
 
 
 def _parts(bar: Bar, top: float, height: float, whole: float) -> Iterator[Box]:

@@ -40,7 +40,7 @@ def communication(run: Run) -> Drawing:
             (OVERLAPPED_LABEL, kind.overlapped_ns or 0, theme.OVERLAPPED),
         )
         size = f", {byte_size(kind.bytes)}" if kind.bytes else ""
-        bars.append(Bar(kind.kind, kind.kind, parts, f" · {kind.count:.4g} of them{size}"))
+        bars.append(Bar(kind.kind, kind.kind, parts, f" · {kind.count:.4g} call{'s' * (kind.count != 1)}{size}"))
     subtitle = "Mean over all ranks and steps. Shares are of the time of that kind."
     return bar_chart(COMMUNICATION_TITLE, subtitle, bars, TALL, right=220)
 
