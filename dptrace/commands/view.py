@@ -166,7 +166,7 @@ def _list_views(ctx: click.Context, param: click.Parameter, value: str) -> str:
 _VIEW: dict[str, Any] = {"type": click.Choice([*NAMES, "list"]), "default": _GANTT, "metavar": "NAME", "is_eager": True}
 _VIEW_HELP = "What to show; list describes them. [gantt]"
 _OPENED = " [a page, opened in the browser]"
-_AGAINST = "Draw this run below RUN on the same axis, with the time that it saves; repeat it for more runs."
+_AGAINST = "Draw this run below RUN on one axis, with the time that it saves; may be repeated."
 _ALIGN = "Align two runs at each pair of steps, or only at the first. [step]"
 _PATH = "Mark what sets the length of a step: that of --steps, or of median length."
 _SERVE = "Serve the page until its tab is closed; always for very large runs without -o."

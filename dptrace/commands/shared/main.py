@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import inspect
 import io
 import os
 import sys
@@ -83,6 +84,10 @@ class _UsageFault(click.ClickException):
 class LazyGroup(click.Group):
     """A group that imports a verb only when it runs."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # "help VERB" is what many type first.
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -92,6 +97,10 @@ class LazyGroup(click.Group):
 
         command = importlib.import_module(f"dptrace.commands.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
+        # Below the options, where the last lines of a long help are.
+        about, mark, examples = inspect.cleandoc(command.help or "").partition("\b\nExamples:\n")
+        if mark:
+            command.help, command.epilog = about, mark + examples
         for param in command.params:
             if isinstance(param.type, click.Path):
                 param.type.readable = False  # what can't be read is bad input, not wrong use: reading it says so
@@ -154,6 +163,7 @@ def cli() -> None:
     dptrace analyze runs/interleaved               # the split, per rank and step
     dptrace view runs/interleaved                  # the Gantt page
     dptrace export runs/interleaved -o all.pftrace # one file for ui.perfetto.dev
+    dptrace help analyze                           # what a command does, and its options
     """
     columns = os.environ.get("COLUMNS", "")
     if not (columns.isdecimal() and int(columns)):

@@ -45,6 +45,24 @@ def test_help_fits_and_has_a_line_for_each_option(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(COMMANDS))
+def test_examples_stand_below_the_options(verb: str) -> None:
+    """In the help of every verb, where the last lines of a long one are seen."""
+    lines = [line.strip() for line in help_of(verb)]
+
+    if "Examples:" in lines:
+        assert lines.index("Options:" if "Options:" in lines else "Other:") < lines.index("Examples:")
+
+
+def test_help_is_a_command_too() -> None:
+    """``dptrace help`` and ``dptrace help VERB`` print what ``--help`` does; a verb that is none is wrong use."""
+    run = CliRunner().invoke
+
+    assert run(cli, ["--help"]).output == run(cli, ["help"]).output
+    assert run(cli, ["analyze", "--help"]).output == run(cli, ["help", "analyze"]).output
+    assert 2 == run(cli, ["help", "nope"]).exit_code
+
+
+@pytest.mark.parametrize("verb", sorted(COMMANDS))
 def test_examples_of_help_can_be_typed(verb: str) -> None:
     """Every example has only options that exist, with values that they take; nothing runs."""
     assert isinstance(cli, LazyGroup)
