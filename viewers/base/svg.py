@@ -385,7 +385,8 @@ def _labels(canvas: Canvas, edge: float, labels: list[tuple[float, float, Label]
         shift, anchor, before = _SIDES[mark.side]
         at = place if before else max(place, edge - shift)
         ends = (x for x, other in starts if x > at and abs(other - y) < _LINE_HEIGHT) if not before else ()
-        text = _cut(mark.text, min(ends, default=canvas.width) - at - shift)
+        room = min(ends, default=canvas.width) - at - shift
+        text = _cut(mark.text, 2 * room if mark.side == "center" else room)  # half of it is on the other side
         width = text_width(text) * (1.06 if mark.bold else 0.96)
         left = at + shift - before * width
         if left >= edge - _LINE_HEIGHT and not any(

@@ -32,6 +32,9 @@ _SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("interleaved
 """Schedules with their stages on each GPU, where none is given (the guide, section 10.8)."""
 
 
+_DEGREES = ("tp", "cp", "pp", "ep", "expert_tp", "zero", "shards")
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A plan with its memory and its step."""
 
@@ -145,11 +148,12 @@ def _indivisible(description: Description, refused: Sequence[UsageError]) -> str
             f"None of {len(refused)} ways to train on {gpus} can run: {reasons}. A --batch that is a multiple of "
             f"{description.gpus} can be divided on every layout."
         )
-    given = (("--tp", description.tp), ("--cp", description.cp), ("--pp", description.pp), ("--ep", description.ep))
-    degrees = " and ".join(f"{option} {degree}" for option, degree in given if degree)
+    given = {f"--{name.replace('_', '-')}": getattr(description, name) for name in _DEGREES}
+    degrees = " and ".join(f"{option} {degree}" for option, degree in given.items() if degree)
     return (
         f"{degrees or description.strategy or 'No strategy'}: no plan on {gpus} has it. The degrees must divide the "
-        f"GPUs, --tp the {plural(shape.heads, 'head')} too, and --pp is at most the {plural(shape.layers, 'layer')}."
+        f"GPUs, --tp the {plural(shape.heads, 'head')} and --cp the {plural(shape.sequence, 'token')} too; --pp is at "
+        f"most the {plural(shape.layers, 'layer')}; --zero and --shards need GPUs that the other degrees leave."
     )
 
 

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from dptrace.viewers.base.marks import Axis, Drawing, Label
 from dptrace.viewers.base.svg import WIDTH, Canvas, escape, shorten, svg, text_width
 from tests.support.view_cases import PAYLOAD, drawn
 
@@ -35,6 +36,13 @@ def test_a_shortened_name_fits(room: float) -> None:
 
 
 # Drawings as SVG.
+
+
+def test_a_label_in_the_middle_needs_half_of_its_room_on_each_side() -> None:
+    """One over the last point of an axis is whole where half of it fits right of that."""
+    label = Label(1.0, 0.5, "131,844/s", side="center", bold=True)
+
+    assert ">131,844/s<" in svg(Drawing("title", "", Axis(0, 1), Axis(1, 0), 200, (label,)))
 
 
 def test_svg_shows_every_mark() -> None:
