@@ -189,7 +189,7 @@ export class ViewHistory {
     const turn = ++this.#turn, view = readView(text);
     this.#showing = true;
     // A page is made of all steps, or of some to compare: for others, it is loaded again.
-    if (chosenSteps(this.page.scene, view.compare).join() !== (this.page.scene.compared?.keys ?? []).join()) return void location.reload();
+    if (chosenSteps(this.page.scene, view.compare).join() !== (this.page.scene.compared?.keys ?? []).join()) return this.#reload(text);
     for (const [key, { late, show }] of Object.entries(SETTINGS)) {
       if (late) await this.begun;
       if (turn !== this.#turn) return;
@@ -197,6 +197,16 @@ export class ViewHistory {
       if (late) await done;
     }
     if (turn === this.#turn) this.#settle(enters);
+  }
+
+  /** Load the page again with the view of a text, as a new entry if it is not that of the address. */
+  #reload(text) {
+    if (location.hash !== text) {
+      this.#at = this.#last = this.#at + 1;
+      this.#written = text;
+      this.#put("pushState");
+    }
+    location.reload();
   }
 
   /** The page shows what its address says, as far as it can. */

@@ -45,7 +45,7 @@ export class Interactions {
       redraw();
     };
     this.range = new RangePanel({ plot, stage, lod, scene, columns, card: this.card, search: searchIndex, button: $("#tables"), open: (index) => this.#open(index), closed: () => this.measure.clear(), redraw });
-    this.steps = new Steps({ scene, card: this.card, button: $("#compare") });
+    this.steps = new Steps({ scene, card: this.card, button: $("#compare"), go: (text) => this.views.go(text) });
     this.measure = new Measure(plot, hover, { onSpan: (span) => this.range.measured(span), onModeChange: (yes) => press("#measure", yes) });
     for (const [id, key] of Object.entries(KEY_OF)) $(`#${id}`).addEventListener("click", () => this.#acts[key]());
     $("#link").hidden = Boolean(scene.embedded);

@@ -2,14 +2,15 @@
 
 import { button, element, sortable } from "../../../base/static/dom.js";
 import { stepsOf } from "../data/compared.js";
-import { duration } from "../data/text.js";
+import { duration, visible } from "../data/text.js";
 
 /** Steps on one axis. */
 const MOST = 8;
 
 export class Steps {
-  constructor({ scene, card, button: opener }) {
-    Object.assign(this, { scene, card, opener, steps: stepsOf(scene), chosen: new Set(scene.compared?.keys) });
+  /** `go` shows the view of a text. */
+  constructor({ scene, card, button: opener, go }) {
+    Object.assign(this, { scene, card, opener, go, steps: stepsOf(scene), chosen: new Set(scene.compared?.keys) });
     // A page of several runs compares those, and a frame in a notebook has no address to go to.
     opener.hidden = this.steps.length < 2 || Boolean(scene.embedded || (scene.groups && !scene.compared));
     opener.setAttribute("aria-pressed", String(Boolean(scene.compared)));
@@ -20,11 +21,11 @@ export class Steps {
     if (this.card.key === "steps") return void this.card.hide();
     const note = element("p", "quiet", "Choose two or more: each begins at 0, on one axis.");
     const rows = this.steps.map(({ key, label, name, ns }) => {
-      const choice = button("link", label, { title: name, onclick: () => this.#choose(key, choice) });
+      const choice = button("link", label, { title: visible(name), onclick: () => this.#choose(key, choice) });
       choice.setAttribute("aria-pressed", String(this.chosen.has(key)));
       return { cells: [choice, duration(ns)], values: [label, ns] };
     });
-    const all = button("chip", "Show the whole run", { hidden: !this.scene.compared, onclick: () => (location.hash = "") });
+    const all = button("chip", "Show the whole run", { hidden: !this.scene.compared, onclick: () => this.go("") });
     this.card.show("steps", "Compare steps", [note, all, sortable(["step", "length"], rows)]);
   }
 
@@ -34,6 +35,6 @@ export class Steps {
     if (this.chosen.size < 2 || this.chosen.size > MOST) return;
     const keys = this.steps.flatMap(({ key: own }) => (this.chosen.has(own) ? [own] : [])).join();
     if (this.scene.served) open(`steps/${keys}`);
-    else location.hash = `#compare=${keys}`;
+    else this.go(`#compare=${keys}`);
   }
 }
