@@ -44,7 +44,7 @@ from dptrace.timeline.model import Kind, Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dptrace.replay.whatif import Replay
+    from dptrace.replay.whatif import Doubt, Replay
 
 SCHEMA = 1
 """Version of the JSON of a critical path."""
@@ -81,11 +81,18 @@ class CriticalPath:
     """What takes the most time on the path."""
     links: Links
     notes: tuple[str, ...]
+    doubts: tuple[Doubt, ...]
+    """The reasons to distrust the replay, those that refuse an answer first."""
     _model: Model = field(repr=False)
     _names: HostNames = field(repr=False)
     _times: Times = field(repr=False)
     _slack: Int64 = field(repr=False)
     _ends: StepEnds = field(repr=False)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether the replay explains the run, so that its chain is the run's."""
+        return not any(doubt.refuses for doubt in self.doubts)
 
     @property
     def length_ns(self) -> int:
@@ -198,11 +205,13 @@ class CriticalPath:
             "start_ns": self.start_ns,
             "end_ns": self.end_ns,
             "length_ns": self.length_ns,
+            "can_tell": self.can_tell,
             "by_kind": self.by_kind,
             "by_rank": [{"rank": rank, "path_ns": ns} for rank, ns in self.by_rank.items()],
             "items": msgspec.to_builtins(self.items),
             "modules": [module.to_dict() for module in self.by_module],
             "path": list(self.pieces()),
+            "doubts": msgspec.to_builtins(self.doubts),
             "notes": list(self.notes),
         }
 
@@ -235,6 +244,7 @@ def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath
         items=_items(model, host, links, Shortening(model, ends)),
         links=links,
         notes=model.notes,
+        doubts=replay.doubts,
         _model=model,
         _names=host,
         _times=times,

@@ -101,7 +101,7 @@ class Measurer:
     @cached_property
     def refusal(self) -> Gain | None:
         """Why no change can be told, as the replay does not explain the run as it was; None where it does."""
-        doubts = self.replay.doubts_about((), round(self.step_ns), 0.0, self.replay.steady)
+        doubts = self.replay.doubts
         refused = [doubt.text for doubt in doubts if doubt.refuses]
         return Gain(reason=refused[0], doubts=tuple(doubt.kind for doubt in doubts)) if refused else None
 

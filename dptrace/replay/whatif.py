@@ -585,6 +585,11 @@ class Replay:
         return doubts(msgspec.structs.replace(self._question, changes=changes, **about), self._doubts_of_replay)
 
     @cached_property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """The reasons to distrust what the replay says of the run as it was: all that is said of it depends on them."""
+        return self.doubts_about((), _step(self.measured), 0.0, self.steady)
+
+    @cached_property
     def _doubts_of_replay(self) -> tuple[Doubt, ...]:
         return tuple(doubts_of_replay(self._question))
 

@@ -93,3 +93,18 @@ def test_a_slow_node_is_one_finding(tmp_path: Path) -> None:
     # The node alone gains what it costs beyond the slow rank: nothing.
     assert node == pytest.approx(found["node-001"].gain.ns, abs=20_000)
     assert ["node-000", "node-003"] == [run.to_dict()["ranks"][rank]["node"] for rank in (0, 15)]
+
+
+def test_what_the_replay_does_not_explain_no_verb_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings, what-ifs and critical paths have one limit: here, how much of a step missing ranks set."""
+    folder = SLOW.write(tmp_path / "run", missing=range(2, 8))
+    assert dptrace.open(folder, cache=False).critical_path(2).can_tell
+
+    monkeypatch.setattr("dptrace.replay.whatif._MAX_ABSENT", -1.0)
+    run = dptrace.open(folder, cache=False)
+    path = run.critical_path(2)
+
+    assert (False, False) == (path.can_tell, run.whatif(compute=2).can_tell)
+    assert {None} == {finding.gain.ns for finding in findings_of(run)}
+    assert {path.doubts[0].text} == {finding.gain.reason for finding in findings_of(run)}
+    assert "absent_ranks" == path.to_dict()["doubts"][0]["kind"]

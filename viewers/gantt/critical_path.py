@@ -76,15 +76,15 @@ def path_data(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Any]:
 
 
 def path_notes(run: Run, path: CriticalPath) -> list[str]:
-    """Describe what the page of a selection leaves out of a path."""
+    """Describe why a path may not be the run's, and what the page of a selection leaves out of it."""
     shown = {(timeline.rank, timeline.device) for timeline in run.timelines}
     own = np.array([*((one.rank, one.device) in shown for one in path.timelines), True], np.bool_)
     length = path.links.end_ns - path.links.start_ns
     hidden = int(length[~own[path.recorded.timeline]].sum())
-    if not hidden:
-        return []
+    notes = [f"The critical path is that of a replay. {doubt.text}" for doubt in path.doubts if doubt.refuses]
     part = f"{duration(hidden)} of its {duration(path.length_ns)}"
-    return [f"The critical path is drawn in part: {part} are on ranks that were not selected."]
+    drawn = f"The critical path is drawn in part: {part} are on ranks that were not selected."
+    return [*notes, drawn] if hidden else notes
 
 
 def _places(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -13,7 +13,7 @@ from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.units import duration, milliseconds, plural, sanitize, share, signed_milliseconds
 from dptrace.replay.critical_path import CriticalPath
 from dptrace.replay.paths import PathPiece
-from dptrace.replay.whatif import Point, Sweep, WhatIf
+from dptrace.replay.whatif import Doubt, Point, Sweep, WhatIf
 from dptrace.run.columns import HEADINGS
 from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.table import PATH_KINDS, TextTable, column_table, plain, print_text_table, step_words
@@ -34,8 +34,7 @@ def print_whatif(answer: WhatIf, console: Console, all_rows: bool = False) -> No
         all_rows: print all ranks, however many.
     """
     parts: list[RenderableType] = [sentence(answer), _replayed(answer), _path(answer), ""]
-    for doubt in answer.doubts:
-        parts.append(Text("! ", style="bold red" if doubt.refuses else "yellow").append_text(plain(doubt.text)))
+    parts += _doubts(answer.doubts)
     parts += [""] if answer.doubts else []
     parts += [_parts_table(answer), ""]
     if len(answer.ranks) > 1:
@@ -136,8 +135,8 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
     console.print(Text(sweep_sentence(sweep), style="bold"))
     print_text_table(sweep_table(sweep), f"Predicted step by {sweep.option}", console)
     doubts = {doubt.text: doubt for point in sweep.points for doubt in point.answer.doubts}
-    for doubt in doubts.values():
-        console.print(Text("! ", style="bold red" if doubt.refuses else "yellow").append_text(plain(doubt.text)))
+    for line in _doubts(doubts.values()):
+        console.print(line)
 
 
 def sweep_sentence(sweep: Sweep) -> str:
@@ -199,8 +198,15 @@ def print_critical_path(path: CriticalPath, console: Console, all_rows: bool = F
         parts += ["", table]
     parts += ["", _module_table(path, all_rows)] if path.by_module else []
     parts += ["", _piece_table(path, shorts, all_rows), ""]
+    parts += _doubts(path.doubts)
     parts += [Text("! ", style="yellow").append_text(plain(note)) for note in path.notes]
     console.print(*parts, sep="\n")
+
+
+def _doubts(doubts: Iterable[Doubt]) -> list[Text]:
+    """Return a line for each reason to distrust an answer."""
+    lines = ((Text("! ", style="bold red" if doubt.refuses else "yellow"), doubt.text) for doubt in doubts)
+    return [mark.append_text(plain(text)) for mark, text in lines]
 
 
 def _sentence(path: CriticalPath) -> Text:
@@ -210,6 +216,8 @@ def _sentence(path: CriticalPath) -> Text:
     step = sanitize(step_words(path.step))
     where = " across ranks" if len(path.by_rank) > 1 else ""
     taken = f"{step[0].upper()}{step[1:]} takes {duration(path.length_ns)}{where} as replayed"
+    if not path.can_tell:
+        return Text(f"{taken}. Cannot tell what sets its length: the replay does not explain the run.", style="bold")
     return Text(f"{taken}; {part} of its critical path is {PATH_KINDS[kind]}.", style="bold")
 
 

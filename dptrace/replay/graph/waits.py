@@ -111,6 +111,10 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
     behind = ~communication & (previous >= 0) & ((launched_by < 0) | (call + _CERTAINLY_QUEUED_NS < ended))
     api = np.where(launched_by >= 0, host.name[launched_by] if len(host) else 0, -1)
     returned = np.where(launched_by >= 0, host.end_ns[launched_by] if len(host) else 0, 0)
+    # What another stream's work ended just before its start was held by that, however long its launch was ago.
+    ends = np.sort(end)
+    held_until = ends[np.searchsorted(ends, start, side="right") - 1] if len(ends) else ends
+    idle &= (start - call <= _CERTAINLY_QUEUED_NS) | (held_until <= call) | (start - held_until > _SIDE_BEFORE_NS)
     slow = (returned - np.maximum(call, ended) > LAUNCH_NS) & (start >= returned - LAUNCH_NS) & (not events.on_cpu)
     latency = _latency(api, start - call, idle & ~slow)
     if events.on_cpu:
