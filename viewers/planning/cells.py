@@ -22,32 +22,18 @@ def cell(key: str, write: Callable[[Any], str], none: str = "–") -> Callable[[
     return lambda row: none if row[key] is None else write(row[key])
 
 
-def as_text(key: str) -> Callable[[Row], str]:
-    return cell(key, str)
+def columns(text: str) -> dict[str, Callable[[Row], str]]:
+    """Return columns from ``heading=key, …``, or ``key`` that is its own heading; the key tells how a value is written.
 
-
-def as_size(key: str) -> Callable[[Row], str]:
-    return cell(key, byte_size)
-
-
-def as_share(key: str) -> Callable[[Row], str]:
-    return cell(key, share)
-
-
-def as_count(key: str) -> Callable[[Row], str]:
-    return cell(key, lambda value: f"{value:,.0f}")
-
-
-def as_digits(key: str) -> Callable[[Row], str]:
-    return cell(key, lambda value: f"{value:,.3g}")
-
-
-def as_time(key: str) -> Callable[[Row], str]:
-    return cell(key, seconds)
-
-
-def as_fits(row: Row) -> str:
-    return "yes" if row["fits"] else "no"
+    >>> {name: write({"step_s": 0.5, "mfu": 0.25}) for name, write in columns("step=step_s, mfu").items()}
+    {'step': '500 ms', 'mfu': '25 %'}
+    """
+    found: dict[str, Callable[[Row], str]] = {}
+    for part in text.split(", "):
+        heading, _, key = part.rpartition("=")
+        write = next((write for ends, write in _WRITTEN if key.endswith(ends)), str)
+        found[heading or key] = cell(key, write)
+    return found
 
 
 def seconds(value: float) -> str:
@@ -66,3 +52,21 @@ def billions(count: float) -> str:
             value = count / size
             return f"{value:.0f} {word}" if value >= 100 else f"{value:.{2 if size == 1e12 else 1}f} {word}"
     return f"{count:,.0f}"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+_WRITTEN: tuple[tuple[tuple[str, ...], Callable[[Any], str]], ...] = (
+    (("_per_s", "gpus", "ranks", "calls", "ccr", "ridge", "steps", "hops"), _count),
+    (("_s", "seconds"), seconds),
+    (("_ns",), duration),
+    (("bytes",), byte_size),
+    (("_share", "efficiency", "mfu", "bubble"), share),
+    (("critical_batch",), lambda value: f"{value:,.3g}"),
+    (("ceiling",), lambda value: f"{value:,.1f}×"),
+    (("fits",), lambda fits: "yes" if fits else "no"),
+    (("kind",), lambda kind: str(kind).replace("_", "-")),
+)
+"""How the values are written whose key ends so: numbers of things, times, sizes, shares …"""

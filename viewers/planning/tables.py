@@ -10,21 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dptrace.core.units import MINUS, byte_size, duration, plural, share
 from dptrace.simulate.explanation import megabytes
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.planning.cells import (
-    Columns,
-    Row,
-    as_count,
-    as_digits,
-    as_fits,
-    as_share,
-    as_size,
-    as_text,
-    as_time,
-    billions,
-    cell,
-    seconds,
-    table_of,
-)
+from dptrace.viewers.planning.cells import Columns, Row, billions, cell, columns, seconds, table_of
 
 Titled = Iterator[tuple[str, TextTable]]
 
@@ -62,10 +48,10 @@ def _attention(content: Row) -> str:
     return f"{content['attention']} attention" if content["attention"] else ""
 
 
-def _tokens(content: Row, columns: Columns) -> Columns:
+def _tokens(content: Row, shown: Columns) -> Columns:
     """Return columns in which a stack of layers has samples for tokens."""
     of_stack = content["shape"]["layers_of"]
-    return {"samples/s" if of_stack and name == "tokens/s" else name: write for name, write in columns.items()}
+    return {"samples/s" if of_stack and name == "tokens/s" else name: write for name, write in shown.items()}
 
 
 # dptrace predict --memory
@@ -118,9 +104,9 @@ def _memory_tables(content: Row) -> Titled:
     def kept(kind: str) -> Callable[[Row], str]:
         return lambda row: f"{byte_size(row['per_gpu_bytes'][kind])}{' *' if row['fits'][kind] else '  '}"
 
-    columns = {f"on {plural(content['gpus'], 'GPU')}": as_text("layout"), "state": as_size("state_bytes")}
-    columns |= {"recompute none": kept("none"), **{kind: kept(kind) for kind in ("selective", "half", "full")}}
-    yield "By strategy", table_of(content["strategies"], columns, note="* fits into a GPU.")
+    shown = columns(f"on {plural(content['gpus'], 'GPU')}=layout, state=state_bytes")
+    shown |= {"recompute none": kept("none"), **{kind: kept(kind) for kind in ("selective", "half", "full")}}
+    yield "By strategy", table_of(content["strategies"], shown, note="* fits into a GPU.")
 
 
 def _recorded_memory_tables(content: Row) -> Titled:
@@ -133,23 +119,20 @@ def _recorded_memory_tables(content: Row) -> Titled:
     def held(key: str, none: str) -> Callable[[Row], str]:
         return cell(key, lambda size: byte_size(size) if size else "0 B", none)
 
-    columns = {
-        "mean of the ranks": as_text("what"),
+    shown = columns("mean of the ranks=what") | {
         "expected": held("expected_bytes", "not computed"),
         "measured": held("measured_bytes", "not recorded"),
         "off": off,
     }
     title = f"{billions(content['params'])} parameters, {content['strategy']} on {plural(content['gpus'], 'rank')}"
-    yield title, table_of(content["recorded"]["compared"], columns)
+    yield title, table_of(content["recorded"]["compared"], shown)
     if "in_flight" in content["recorded"]:
-        columns = {
-            "rank": as_text("rank"),
+        shown = columns("rank, expected=expected_micro_batches, held=micro_batches, bytes") | {
             "expected": cell("expected_micro_batches", str, "no formula"),
-            "held": as_text("micro_batches"),
             "bytes": cell("bytes", byte_size, "not measured"),
         }
         note = "A micro-batch counts once for each of the rank's stages; bytes are what autograd kept."
-        yield "Micro-batches in flight", table_of(content["recorded"]["in_flight"], columns, note=note)
+        yield "Micro-batches in flight", table_of(content["recorded"]["in_flight"], shown, note=note)
 
 
 # dptrace predict
@@ -166,60 +149,28 @@ _STEP = {
     "serial_step_s": "step without any overlap",
     "ideal_step_s": "step if the longer of the two hid the other",
 }
-_COMMUNICATION: Columns = {
-    "what": as_text("what"),
-    "collective": lambda row: str(row["kind"]).replace("_", "-"),
-    "runs under": lambda row: row["hides_under"] or "nothing",
-    "ranks": as_count("ranks"),
-    "calls": as_count("calls"),
-    "bytes each": as_size("bytes"),
-    "sent in all": as_size("sent_bytes"),
-    "time": as_time("total_s"),
-}
-_CANDIDATES: Columns = {
-    "plan": as_text("layout"),
-    "fits": as_fits,
-    "on a GPU": as_size("per_gpu_bytes"),
-    "micro-batch": as_text("micro_batch"),
-    "recompute": as_text("recompute"),
-    "step": as_time("step_s"),
-    "tokens/s": as_count("tokens_per_s"),
-    "MFU": as_share("mfu"),
-    "bubble": as_share("bubble"),
-    "exposed": as_time("exposed_s"),
-}
-_SCALING: Columns = {
-    "GPUs": as_count("gpus"),
-    "fits": as_fits,
-    "step": as_time("step_s"),
-    "tokens/s": as_count("tokens_per_s"),
-    "comm.": as_share("communication_share"),
-    "efficiency": as_share("weak_efficiency"),
-    "fixed batch: step": as_time("strong_step_s"),
-    "its efficiency": as_share("strong_efficiency"),
-    "Amdahl": lambda row: f"{row['amdahl_ceiling']:,.1f}×",
-    "Gustafson": as_share("gustafson_efficiency"),
-}
+_COMMUNICATION = columns(
+    "what, collective=kind, runs under=hides_under, ranks, calls, bytes each=bytes, sent in all=sent_bytes, "
+    "time=total_s"
+) | {"runs under": lambda row: row["hides_under"] or "nothing"}
+_CANDIDATES = columns(
+    "plan=layout, fits, on a GPU=per_gpu_bytes, micro-batch=micro_batch, recompute, step=step_s, "
+    "tokens/s=tokens_per_s, MFU=mfu, bubble, exposed=exposed_s"
+)
+_SCALING = columns(
+    "GPUs=gpus, fits, step=step_s, tokens/s=tokens_per_s, comm.=communication_share, efficiency=weak_efficiency, "
+    "fixed batch: step=strong_step_s, its efficiency=strong_efficiency, Amdahl=amdahl_ceiling, "
+    "Gustafson=gustafson_efficiency"
+)
 _SCALING_NOTE = (
     "Fixed batch: each GPU gets fewer samples. Amdahl's ceiling and Gustafson's efficiency: of the plan above."
 )
 _ABOVE = " Above 100 %: more GPUs share the optimizer's state, or gather what fewer hold, so each does less."
-_ROOFLINE: Columns = {
-    "link": as_text("link"),
-    "a GPU sends": as_size("sent_bytes"),
-    "FLOP/byte": as_count("ccr"),
-    "ridge": as_count("ridge"),
-    "regime": as_text("regime"),
-    "critical batch of a GPU": as_digits("critical_batch"),
-    "batch for 90 %": lambda row: f"{0.9 * row['critical_batch']:,.3g}",
-    "n*": as_size("crossover_bytes"),
-}
-_ALGORITHMS: Columns = {
-    "algorithm": as_text("algorithm"),
-    "steps": as_count("steps"),
-    "busiest rank sends": as_size("sent_bytes"),
-    "time": as_time("seconds"),
-}
+_ROOFLINE = columns(
+    "link, a GPU sends=sent_bytes, FLOP/byte=ccr, ridge, regime, critical batch of a GPU=critical_batch, "
+    "batch for 90 %=critical_batch, n*=crossover_bytes"
+) | {"batch for 90 %": lambda row: f"{0.9 * row['critical_batch']:,.3g}"}
+_ALGORITHMS = columns("algorithm, steps, busiest rank sends=sent_bytes, time=seconds")
 
 
 def _predict_facts(content: Row) -> Iterator[str]:
@@ -292,24 +243,17 @@ def _recorded_predict_facts(content: Row) -> Iterator[str]:
         )
 
 
-_RECORDED_ROOFLINE: Columns = {
-    "link": as_text("link"),
-    "a rank sends": as_size("sent_bytes"),
-    "GB/s": lambda row: f"{row['bytes_per_s'] / 1e9:,.3g}",
-    "FLOP/byte": as_count("ccr"),
-    "ridge": as_count("ridge"),
-    "regime": as_text("regime"),
-    "critical batch of a rank": as_digits("critical_batch"),
-}
-_RECORDED_SCALING: Columns = {
-    "ranks": as_count("gpus"),
-    "communication": as_time("communication_s"),
+_RECORDED_ROOFLINE = columns(
+    "link, a rank sends=sent_bytes, GB/s=bytes_per_s, FLOP/byte=ccr, ridge, regime, "
+    "critical batch of a rank=critical_batch"
+) | {"GB/s": lambda row: f"{row['bytes_per_s'] / 1e9:,.3g}"}
+_RECORDED_SCALING = columns(
+    "ranks=gpus, communication=communication_s, fixed batch of a rank: step=gpus, efficiency=weak_efficiency, "
+    "fixed batch of all: step=gpus, its efficiency=strong_efficiency, Amdahl=amdahl_ceiling, "
+    "Gustafson=gustafson_efficiency"
+) | {
     "fixed batch of a rank: step": lambda row: _between(row, "weak"),
-    "efficiency": as_share("weak_efficiency"),
     "fixed batch of all: step": lambda row: _between(row, "strong"),
-    "its efficiency": as_share("strong_efficiency"),
-    "Amdahl": lambda row: f"{row['amdahl_ceiling']:,.1f}×",
-    "Gustafson": as_share("gustafson_efficiency"),
 }
 
 
@@ -342,27 +286,13 @@ def _message_facts(content: Row) -> Iterator[str]:
         )
 
 
-_TERMS: Columns = {
-    "alpha": as_time("latency_s"),
-    "beta": as_time("transfer_s"),
-    "gamma": as_time("adding_s"),
-    "time": as_time("seconds"),
-    "regime": as_text("regime"),
-}
-_COLLECTIVES: Columns = {
-    "collective": lambda row: str(row["kind"]).replace("_", "-"),
-    "algorithm": as_text("algorithm"),
-    "messages": as_count("hops"),
-    **_TERMS,
-    "n*": as_size("crossover_bytes"),
-}
-_ALL_REDUCES: Columns = {
-    "algorithm": as_text("algorithm"),
-    "messages": as_count("steps"),
-    "busiest sends": cell("sent_bytes", megabytes),
-    "sends + receives": cell("busiest_bytes", megabytes),
-    "all send": cell("total_bytes", megabytes),
-    **_TERMS,
+_TERMS = "alpha=latency_s, beta=transfer_s, gamma=adding_s, time=seconds, regime"
+_COLLECTIVES = columns(f"collective=kind, algorithm, messages=hops, {_TERMS}, n*=crossover_bytes")
+_SENT = {"busiest sends": "sent_bytes", "sends + receives": "busiest_bytes", "all send": "total_bytes"}
+_ALL_REDUCES = {
+    **columns("algorithm, messages=steps"),
+    **{heading: cell(key, megabytes) for heading, key in _SENT.items()},
+    **columns(_TERMS),
 }
 
 
@@ -442,38 +372,28 @@ def _recorded_advise_facts(content: Row) -> Iterator[str]:
     )
 
 
-_ADVISED: Columns = {
-    "plan": as_text("label"),
-    "loses by": lambda row: row["loses"] or "the best",
-    "recompute": as_text("recompute"),
-    "on a GPU": as_size("per_gpu_bytes"),
-    "micro-batch": as_text("micro_batch"),
-    "step": cell("step_ns", duration),
-    "tokens/s": as_count("tokens_per_s"),
-    "MFU": as_share("mfu"),
-    "efficiency": as_share("efficiency"),
-}
+_ADVISED = columns(
+    "plan=label, loses by=loses, recompute, on a GPU=per_gpu_bytes, micro-batch=micro_batch, step=step_ns, "
+    "tokens/s=tokens_per_s, MFU=mfu, efficiency"
+) | {"loses by": lambda row: row["loses"] or "the best"}
 
 
 def _advise_tables(content: Row, every: bool) -> Titled:
-    columns: dict[str, Callable[[Row], str]] = {
-        "question": as_text("question"),
-        "numbers": lambda row: f"{row['numbers']} ({row['note']})" if every and row["note"] else row["numbers"],
-        "answer": as_text("answer"),
-        **({"source": as_text("source")} if every else {}),
-    }
-    yield "The decision", table_of(content["path"], columns, len(columns))
+    shown = columns("question, numbers, answer, source" if every else "question, numbers, answer")
+    if every:
+        shown["numbers"] = lambda row: f"{row['numbers']} ({row['note']})" if row["note"] else row["numbers"]
+    yield "The decision", table_of(content["path"], shown, len(shown))
     if found := content.get("candidates"):
         fitting, unfit = ([one for one in found if one["fits"] is fits] for fits in (True, False))
-        shown = found if every else [*fitting[:MAX_FITTING], *unfit[:MAX_UNFIT]]
-        more = len(found) - len(shown)
+        some = found if every else [*fitting[:MAX_FITTING], *unfit[:MAX_UNFIT]]
+        more = len(found) - len(some)
         note = f"{more} more kinds of plan: --all." if more else ""
-        yield "Ways to train, fastest that fits first", table_of(shown, _tokens(content, _ADVISED), 3, note)
+        yield "Ways to train, fastest that fits first", table_of(some, _tokens(content, _ADVISED), 3, note)
     for status, title in _STATUS.items():
         rows = [one for one in content["checks"] if one["status"] == status]
         if rows and (every or status != "skip"):
-            columns = _check_columns(rows, status, every)
-            yield title, table_of(rows, columns, len(columns))
+            shown = _check_columns(rows, status, every)
+            yield title, table_of(rows, shown, len(shown))
         elif status == "apply":
             yield title, TextTable(("",), (), note=_NOTHING)
 
@@ -484,12 +404,10 @@ def _check_columns(rows: Sequence[Row], status: str, every: bool) -> dict[str, C
     Where no item is about memory, as for most recordings, it has no column.
     """
     time, memory = ("time without", "memory without") if status == "keep" else ("time saved", "memory saved")
-    columns: dict[str, Callable[[Row], str]] = {"item": as_text("name")} if every else {}
-    columns |= {"what to do": as_text("what"), time: _gained_time}
-    columns |= {memory: _gained_memory} if any(row["gain_bytes"] for row in rows) else {}
-    columns["why"] = as_text("reason")
-    columns |= {"how": as_text("do")} if every or status == "apply" else {}
-    return columns | ({"computed": lambda row: row["computed"] or "–", "source": as_text("source")} if every else {})
+    shown = columns("item=name, what to do=what" if every else "what to do=what") | {time: _gained_time}
+    shown |= {memory: _gained_memory} if any(row["gain_bytes"] for row in rows) else {}
+    shown |= columns("why=reason, how=do" if every or status == "apply" else "why=reason")
+    return shown | ({"computed": lambda row: row["computed"] or "–", **columns("source")} if every else {})
 
 
 def _gained_time(row: Row) -> str:

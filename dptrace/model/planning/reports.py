@@ -53,8 +53,15 @@ _SHARDED = (
     "speed (arXiv 2104.04473, table 2)."
 )
 _DAY_S = 86_400
-_MORE = ("shared_experts", "dense_layers", "dense_mlp", "head_width", "query_rank", "kv_rank", "rope_width")
-"""Fields of a shape that few models have."""
+_SHAPE = {name: name for name in ("layers", "hidden", "heads", "mlp", "experts", "top_k", "gated")} | {
+    "kv_heads": "key_value_heads",
+    "vocab": "vocabulary",
+    "seq": "sequence",
+    **{name: name for name in ("shared_experts", "dense_layers", "dense_mlp", "head_width")},
+    **{name: name for name in ("query_rank", "kv_rank", "rope_width")},
+}
+"""What is said of a shape, and its fields."""
+_DEGREES = {"dp": "data", "tp": "tensor", "cp": "context", "pp": "stages", "ep": "expert"}
 _TOKENS = Number(1, 1e18)
 
 
@@ -77,20 +84,8 @@ def _training(description: Description, plan: Plan) -> dict[str, Any]:
     shape = plan.shape
     return {
         "params": shape.parameters,
-        "shape": {
-            "layers": shape.layers,
-            "hidden": shape.hidden,
-            "heads": shape.heads,
-            "kv_heads": shape.key_value_heads,
-            "mlp": shape.mlp,
-            "vocab": shape.vocabulary,
-            "seq": shape.sequence,
-            "experts": shape.experts,
-            "top_k": shape.top_k,
-            "gated": shape.gated,
-            **{name: getattr(shape, name) for name in _MORE},
-            "layers_of": shape.text if isinstance(shape, LayerStack) else None,
-        },
+        "shape": {name: getattr(shape, field) for name, field in _SHAPE.items()}
+        | {"layers_of": shape.text if isinstance(shape, LayerStack) else None},
         "precision": plan.precision,
         "gpu": plan.gpu.name,
         "gpu_memory_bytes": plan.gpu.memory_bytes,
@@ -110,36 +105,23 @@ def _plan_dict(plan: Plan) -> dict[str, Any]:
     """Return how a plan is spread, and what its fullest GPU holds."""
     layout, memory = plan.layout, plan.memory
     return {
-        "strategy": layout.strategy,
         "layout": layout.name,
-        "degrees": {
-            "dp": layout.data,
-            "tp": layout.tensor,
-            "cp": layout.context,
-            "pp": layout.stages,
-            "ep": layout.expert,
-        },
-        "zero": layout.zero,
-        "shards": layout.shards,
+        "degrees": {name: getattr(layout, degree) for name, degree in _DEGREES.items()},
+        **_fields(layout, "strategy zero shards virtual_stages"),
         "schedule": layout.schedule if layout.stages > 1 else None,
-        "virtual_stages": layout.virtual_stages,
         "sequence_parallel": layout.sequence,
-        "micro_batch": plan.micro_batch,
-        "micro_batches": plan.micro_batches,
-        "recompute": plan.recompute,
-        "recompute_every": plan.recompute_every,
-        "fits": plan.fits,
+        **_fields(plan, "micro_batch micro_batches recompute recompute_every fits"),
         "per_gpu_bytes": memory.total,
         "per_gpu": _memory_parts(memory),
     }
 
 
 def _memory_parts(memory: GpuMemory) -> dict[str, float]:
-    return _state_dict(memory.state) | {
-        "gathered_bytes": memory.gathered_bytes,
-        "activation_bytes": memory.activation_bytes,
-        "recompute_bytes": memory.recompute_bytes,
-    }
+    return _state_dict(memory.state) | _fields(memory, "gathered_bytes activation_bytes recompute_bytes")
+
+
+def _fields(found: object, names: str) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in names.split()}
 
 
 def _state_dict(state: StateBytes, suffix: str = "_bytes") -> dict[str, float]:
@@ -148,8 +130,7 @@ def _state_dict(state: StateBytes, suffix: str = "_bytes") -> dict[str, float]:
 
 
 def _rates(step: StepPrediction) -> dict[str, Any]:
-    names = ("samples_per_s", "tokens_per_s", "mfu", "bubble", "overlap", "efficiency")
-    return {name: getattr(step, name) for name in names}
+    return _fields(step, "samples_per_s tokens_per_s mfu bubble overlap efficiency")
 
 
 def _sharded_notes(plan: Plan) -> list[str]:
@@ -283,10 +264,9 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
 
 def _predicted(one: Candidate, tokens: float | None) -> dict[str, Any]:
     step = one.step
-    times = ("step_s", "compute_s", "bubble_s", "optimizer_s", "communication_s", "exposed_s", "ideal_exposed_s")
     return {
         **_plan_dict(one.plan),
-        **{name: getattr(step, name) for name in times},
+        **_fields(step, "step_s compute_s bubble_s optimizer_s communication_s exposed_s ideal_exposed_s"),
         "serial_step_s": step.serial_s,
         "ideal_step_s": step.ideal_s,
         "assumed_share_of_peak": step.share,
@@ -297,21 +277,12 @@ def _predicted(one: Candidate, tokens: float | None) -> dict[str, Any]:
 
 
 def _traffic_dict(one: Traffic) -> dict[str, Any]:
-    return {
-        "what": one.what,
-        "kind": one.kind,
-        "bytes": one.bytes,
-        "calls": one.calls,
-        "ranks": one.ranks,
-        "sent_bytes": one.sent_bytes,
-        "call_s": one.call_s,
-        "total_s": one.seconds,
-        "hides_under": one.hides or None,
-    }
+    own = _fields(one, "what kind bytes calls ranks sent_bytes call_s")
+    return own | {"total_s": one.seconds, "hides_under": one.hides or None}
 
 
 def _link_dict(link: Link) -> dict[str, Any]:
-    return {"name": link.name, "alpha_s": link.alpha_s, "bytes_per_s": link.bytes_per_s}
+    return _fields(link, "name alpha_s bytes_per_s")
 
 
 def _scaling_table(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
@@ -352,9 +323,8 @@ def _scaling_table(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
 
 
 def _times(step: StepPrediction) -> dict[str, Any]:
-    names = ("step_s", "compute_s", "communication_s", "exposed_s", "samples_per_s", "tokens_per_s", "mfu")
-    share = step.communication_s / (step.communication_s + step.compute_s)
-    return {name: getattr(step, name) for name in names} | {"communication_share": share}
+    own = _fields(step, "step_s compute_s communication_s exposed_s samples_per_s tokens_per_s mfu")
+    return own | {"communication_share": step.communication_s / (step.communication_s + step.compute_s)}
 
 
 def _on(plan: Plan, gpus: int, batch: int) -> Candidate | None:

@@ -412,17 +412,9 @@ def _sharded(network: Network, local: int, size: float, ranks: int, gamma: float
     latency = 2 * (local - 1) * near.alpha_s + 2 * rounds * far.alpha_s
     transfer = 2 * inside * size / near.bytes_per_s + 2 * across * size / far.bytes_per_s
     formula = "2(G-1)·alpha + 2(G-1)/G·n·beta + 2·log2(N)·alpha' + 2(N-1)/N/G·n·beta', N nodes of G ranks"
-    sent = 2 * (inside + across) * size
-    return {
-        "algorithm": SHARDED,
-        "formula": formula,
-        "steps": 2.0 * (local - 1 + rounds),
-        "sent_bytes": sent,
-        "received_bytes": sent,
-        "busiest_bytes": 2 * sent,
-        "total_bytes": 2.0 * (ranks - 1) * size,
-        **_terms(latency, transfer, (inside + across) * size * gamma),
-    }
+    steps, adds, sent = 2.0 * (local - 1 + rounds), inside + across, 2 * (inside + across)
+    one = AllReduceVolume(SHARDED, formula, steps, sent, adds, sent, 2.0 * (ranks - 1))
+    return _row(one, size, latency, transfer, gamma)
 
 
 def _all_reduce(
@@ -431,6 +423,10 @@ def _all_reduce(
     latency, transfer = volume.hops * link.alpha_s, volume.share * size / link.bytes_per_s
     if volume.algorithm == "hierarchical":
         latency, transfer = _levels(volume, network, size, ranks)
+    return _row(volume, size, latency, transfer, gamma)
+
+
+def _row(volume: AllReduceVolume, size: float, latency: float, transfer: float, gamma: float) -> dict[str, Any]:
     sent = volume.sent_share * size
     return {
         "algorithm": volume.algorithm,
