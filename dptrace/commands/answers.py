@@ -424,8 +424,9 @@ _CAPTURE = {"number step": int, "why path finding state sentence": str}
 _WATCH = {
     "schema": 1, "format": str, "created_unix_ns steps last_step profiled_steps ranks world_size hosts": int,
     "step_ns": {"median p95 mean worst worst_step": int},
-    "stages": {str: {"own_ns waiting_ns exposed_ns": int}}, "suspects": [_SUSPECT], "cannot_tell": str | None,
-    "change": (_CHANGE, type(None)), "drift_ns_per_1000_steps": int,
+    "stages": {str: {"own_ns waiting_ns exposed_ns": int, "device_ns": int | None}},
+    "suspects": [_SUSPECT], "cannot_tell": str | None,
+    "core_wait_ns": int, "change": (_CHANGE, type(None)), "drift_ns_per_1000_steps": int,
     "memory": ({"largest grown": int}, type(None)), "samples_per_s? tokens_per_s?": float | None,
     "captures": [_CAPTURE], "lost_ranks": {str: int},
 }

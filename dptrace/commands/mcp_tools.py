@@ -81,6 +81,9 @@ class Root:
 
     def runs(self) -> Iterator[dict[str, Any]]:
         """Yield each run below the root by name, with its files; and links that lead out, which are not followed."""
+        from dptrace.watch.compare import is_watch
+        from dptrace.watch.verdict import SUMMARY_FILE
+
         for found in runs_in(self.folder, _LEVELS):
             stats = [os.stat(file) for file in found.files]
             yield {
@@ -93,6 +96,10 @@ class Root:
                 "refused": None,
             }
         for place, folders, files in os.walk(self.folder):
+            if is_watch(place):
+                name, stat = os.path.relpath(place, self.folder), os.stat(os.path.join(place, SUMMARY_FILE))
+                own = {"recorded_by_dptrace": True, "files": 1, "names": [os.path.join(name, SUMMARY_FILE)]}
+                yield {"run": name, **own, "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns, "refused": None}
             if len(Path(place).relative_to(self.folder).parts) >= _LEVELS - 1:
                 folders.clear()
             for link in (Path(place, name) for name in sorted([*folders, *files]) if name[0] != "."):
@@ -195,7 +202,16 @@ class Tools:
 
     @_tool
     def open_run(self, run: _Run) -> dict[str, Any]:
-        """Say what a run is: ranks, devices, steps, the headline of its analysis, and notes on its data."""
+        """Say what a run is: ranks, devices, steps, the headline of its analysis, and notes on its data.
+
+        Of a run that dptrace watch has followed: its verdict and all its figures; suspects are ranks that were late.
+        """
+        from dptrace.watch.compare import is_watch, read_summary
+        from dptrace.watch.verdict import lines
+
+        if is_watch(path := self.root.inside(run)):
+            content = read_summary(path)
+            return {"run": run, "watched": True, "summary": lines(content), **content}
         from dptrace.run.cross_rank import mean_step
         from dptrace.viewers.base.headline import headline
         from dptrace.viewers.terminal.summary import sentence

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _GANTT, _FINDINGS = "gantt", "findings"
 _DEFAULT_WIDTH, _MAX_SIZE = 1600, 16_000
 """Of a PNG in pixels."""
+_FOLLOW_S = 2.0
+"""How often the page of a watched run is drawn anew."""
 _FIGURE_DENSITY = 3
 """Pixels of a PNG for each pixel of the figure."""
 _PICTURES = (SVG, PNG, PDF)
@@ -212,12 +215,18 @@ def command(
     RUN is a run folder, trace files (one for each rank), a folder or a glob of traces. The page is one file that needs
     no network. Without -o it is opened in the browser, or served to it if it is too large for a file.
 
+    Of a watched run (dptrace watch), the page has its verdict, step time, and lateness by rank and step; --serve lets
+    it follow the run.
+
     Views are gantt, summary, breakdown, heatmap, communication, bandwidth, buckets, kernels, layers, idle, memory,
     pipeline, roofline and findings.
     """
     options = _Options(**shown)
     refuse(options.contradictions())
     _check_width(options.figure_width)
+    if len(paths) == 1 and next(Path(paths[0]).glob("rank*.steps"), None) is not None:
+        _show_watch(Path(paths[0]), options, selection)
+        return
     replayed = options.has_findings or options.critical_path
     every = options.critical_path
     runs = [open_with_progress(paths, read_options, verbosity, selection, replayed, all_ranks=every)]
@@ -289,6 +298,45 @@ def _show_page(
         )
 
 
+def _show_watch(folder: Path, options: _Options, selection: Selection) -> None:
+    """Show the page about a watched run; served, it follows the run."""
+    from dptrace.viewers.gantt.page.server import LOOPBACK, PageServer
+    from dptrace.watch.follow import Follower
+
+    chosen = selection.ranks is not None or selection.steps is not None
+    other = options.text or options.to.has(*_PICTURES) or options.against or options.critical_path
+    if chosen or other or not options.is_gantt:
+        raise UsageError(
+            f"{folder} is a watched run, whose page takes -o, --serve, --host, --port and --no-browser. "
+            f"As text: dptrace watch {folder}. Of its captures, name one: {folder}/capture1."
+        )
+    follower = Follower(folder)
+    follower.poll()
+    if not options.served:
+        page = Answer({HTML: follower.page})
+        if options.to.targets:
+            options.to.write(page)
+            return
+        path = _cached_page_path((str(folder),))
+        replace(options.to, targets=((HTML, path),)).write(page)
+        if not options.no_browser and not open_browser(path.as_uri()):
+            click.echo(f"No browser could be opened here. As text: dptrace watch {folder}", err=True)
+        return
+    server = PageServer(follower.page(), host=options.host or LOOPBACK, port=options.port or 0)
+    try:
+        _print_address(server, "Serving until Ctrl-C.", options.to.verbosity)
+        if not options.no_browser:
+            open_browser(server.url)
+        while True:
+            time.sleep(_FOLLOW_S)
+            if follower.poll():
+                server.replace(follower.page())
+    except KeyboardInterrupt:
+        click.echo("", err=True)
+    finally:
+        server.close()
+
+
 def _document(runs: Sequence[Run], options: _Options, gantt_chart: Chart | None = None) -> str:
     """Draw a run, or several on one axis, as a page."""
     if len(runs) > 1:
@@ -354,7 +402,7 @@ def _serve(run: Run, gantt_chart: Chart | None, options: _Options, entry: Path |
     service, host = TileService(drawn.store), options.host or LOOPBACK
     server = PageServer(drawn.page, drawn.files, service, host, options.port or 0, answers)
     try:
-        _print_address(server, verbosity)
+        _print_address(server, "Serving until the page's tab is closed, or Ctrl-C.", verbosity)
         if not options.no_browser:
             open_browser(server.url)
         server.wait()
@@ -364,7 +412,7 @@ def _serve(run: Run, gantt_chart: Chart | None, options: _Options, entry: Path |
         server.close()
 
 
-def _print_address(server: Any, verbosity: str) -> None:
+def _print_address(server: Any, until: str, verbosity: str) -> None:
     from dptrace.viewers.gantt.page.server import LOOPBACK, tunnel
 
     click.echo(server.url)
@@ -377,7 +425,7 @@ def _print_address(server: Any, verbosity: str) -> None:
     elif "SSH_CONNECTION" in os.environ:
         line = tunnel(os.environ["SSH_CONNECTION"], _user(), server.port)
         click.echo(f"From your own machine: {line}\nthen open the address above there.", err=True)
-    print_hint("Serving until the page's tab is closed, or Ctrl-C.", verbosity)
+    print_hint(until, verbosity)
 
 
 def _user() -> str:

@@ -68,8 +68,8 @@ def listen(listener: Listener) -> None:
     if listener not in _listeners:
         _listeners.insert(0, listener)
     if not _undo:
-        _undo.append(register_optimizer_step_pre_hook(torch.compiler.disable(_before_optimizer)).remove)
-        _undo.append(register_optimizer_step_post_hook(torch.compiler.disable(_after_optimizer)).remove)
+        _undo.append(register_optimizer_step_pre_hook(_untraced(_before_optimizer)).remove)
+        _undo.append(register_optimizer_step_post_hook(_untraced(_after_optimizer)).remove)
         _undo.append(_wrap_engine())
     if dist.is_available():
         _wrap_destruction()
@@ -91,6 +91,23 @@ def leave(listener: Listener, at_once: bool = False) -> None:
 def _take_off_unused() -> None:
     while _undo and not _listeners:
         _undo.pop()()
+
+
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that torch.compile does not trace, nor what it calls.
+
+    Where nothing is being compiled it is called as it is: ``torch.compiler.disable`` alone takes longer than a hook.
+    """
+    disabled, compiler = torch.compiler.disable(function), torch._C._dynamo.eval_frame
+    active = getattr(compiler, "get_eval_frame_callback", None)  # torch 2.5
+    if active is None:
+        return disabled
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return disabled(*args) if torch.compiler.is_compiling() or active() is not None else function(*args)
+
+    return call
 
 
 @harmless("marking an optimizer's step")

@@ -83,6 +83,17 @@ accumulate the gradients of many."""
 EXPLICIT = "dptrace.record.script.explicit_step"
 """The module of ``dptrace.record.step``, which is imported once a script asks for that function."""
 
+_generation = 0
+"""How many forks this process is from the one that was started: a child that the script forks inherits the hooks but is
+no rank. Its process id says so too, and a system call in each step costs more than what it asks for."""
+
+
+def _count_fork() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 _running: StepEnds | None = None
 
 
@@ -109,8 +120,7 @@ class StepEnds(Listener):
     """Hears where the steps of a training end, and calls :meth:`end_step` there."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
-        """The id of this process: a child that the script forks inherits the hooks but is no rank."""
+        self._generation = _generation
         self.counted: CountedOptimizer | None = None
         self.first: weakref.ref[Optimizer] | None = None
         """The optimizer that stepped first."""
@@ -161,7 +171,7 @@ class StepEnds(Listener):
     @property
     def forked(self) -> bool:
         """Whether this process is a child that the script forked."""
-        return os.getpid() != self.process
+        return self._generation != _generation
 
     @property
     def passes(self) -> int:

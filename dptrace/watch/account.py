@@ -21,6 +21,8 @@ import numpy.typing as npt
 from dptrace.watch.digest import Floats, Ints
 from dptrace.watch.records import (
     COLLECTIVE,
+    CORE_WAIT_BITS,
+    DEVICE,
     GROUP,
     PROFILED,
     RECEIVE,
@@ -39,6 +41,8 @@ _BATCH = 512
 _BLOCKED_NS = 20_000
 """A rank that waits for less than this may have found the collective done."""
 _MOST_PAIRS = 4096
+_MOST_CALLS = 1 << 16
+"""Calls of a rank that wait to be matched."""
 _NEGLIGIBLE_NS = 20_000
 """Lateness up to which an arrival is none to look at."""
 
@@ -59,20 +63,15 @@ class Batch:
     memory: Ints
     items: Ints
     are_tokens: bool
+    core_wait: Floats
+    """What the rank has waited for a core of the machine, which other processes had."""
     profiled: npt.NDArray[np.bool_]
     """Per step: whether the profiler was on."""
 
-    def frontier(self) -> tuple[Floats, Floats]:
-        """Return the exposed time of each step and stage, and of each rank and stage what is above the lower median.
-
-        Exposed times of a step add up to the length of the longest rank's.
-        """
-        time = self.own + self.waiting
-        reached = time.cumsum(2)
-        exposed = np.diff(reached.max(0), axis=1, prepend=0)
-        above = np.maximum(0, exposed - np.sort(time, 0)[(len(self.ranks) - 1) // 2])
-        leads = reached.argmax(0)[None] == np.arange(len(self.ranks))[:, None, None]
-        return exposed, (above[None] * leads).sum(1)
+    def frontier(self) -> Floats:
+        """Return the exposed time of each step and stage; of a step they add up to the length of the longest rank's."""
+        reached = (self.own + self.waiting).cumsum(2)
+        return np.diff(reached.max(0), axis=1, prepend=0)
 
 
 @dataclass(slots=True)
@@ -95,6 +94,8 @@ class Merger:
         self.folder = folder
         self.files: dict[int, RankFile] = {}
         self.clocks = Clocks()
+        self.device: dict[int, Ints] = {}
+        """Of each rank that has timed stages on its device: the sum of each in ns, and in how many steps."""
         self.met = self.sent = False
         """Whether collectives could be matched; whether there were sends."""
         self._tails: dict[int, tuple[Tail, Tail]] = {}
@@ -159,11 +160,12 @@ class Merger:
         )
         late, gain = np.zeros_like(own), np.zeros_like(own)
         self._meet(ranks, first, count, late, gain)
+        length = (table["end_ns"] - table["begin_ns"]).astype(np.float64)
         known = self.met or (self.sent and _above_others(own, waiting, late, gain))
         return Batch(
             ranks=ranks,
             steps=np.arange(first, last + 1),
-            length=(table["end_ns"] - table["begin_ns"]).astype(np.float64),
+            length=length,
             own=own,
             waiting=waiting,
             late=late if known else None,
@@ -171,6 +173,7 @@ class Merger:
             memory=table["memory"].astype(np.int64),
             items=table["items"].astype(np.int64),
             are_tokens=bool((table["flags"] & TOKENS).any()),
+            core_wait=length * (table["flags"] >> CORE_WAIT_BITS) / 1000,
             profiled=np.asarray((table["flags"] & PROFILED).any(0)),
         )
 
@@ -183,8 +186,15 @@ class Merger:
             for call in calls[calls["kind"] == GROUP]:
                 group = self._groups.setdefault(int(call["group"]), _Group(int(call["sequence"]), set()))
                 group.ranks.add(rank)
+            if len(timed := calls[calls["kind"] == DEVICE]):
+                new = np.append(timed["own_ns"].sum(0), len(timed))
+                self.device[rank] = self.device[rank] + new if rank in self.device else new
             self.sent |= bool(np.isin(calls["kind"], (SEND, RECEIVE)).any())
-            self._calls[rank] = calls[calls["kind"] == COLLECTIVE]
+        shared = [number for number, group in self._groups.items() if group.size > 1]
+        for rank, calls in self._calls.items():
+            # Of a group whose other ranks write elsewhere, none is ever matched.
+            kept = (calls["kind"] == COLLECTIVE) & np.isin(calls["group"], shared)
+            self._calls[rank] = calls[kept][-_MOST_CALLS:]
         meetings = [found for number in self._groups if (found := self._matched(number, first + count - 1)) is not None]
         self.met |= bool(meetings)
         for _, members, calls in meetings:

@@ -41,12 +41,8 @@ class Captures:
         self._count = 0
         self.next_look = time.perf_counter_ns() + _POLL_NS
         """When to look for requests, by ``time.perf_counter_ns``."""
-
-    @property
-    def is_due(self) -> bool:
+        self.is_due = False
         """Whether each step matters: the profiler is on, or will be at a certain step, or one is being chosen."""
-        pending = self._requests is not None and self._requests.is_pending
-        return pending or self._asked is not None or self.is_profiling
 
     @property
     def is_profiling(self) -> bool:
@@ -60,6 +56,11 @@ class Captures:
 
     def step(self, next_step: int) -> None:
         """Record, if that is asked for; *next_step* is about to begin."""
+        self._step(next_step)
+        pending = self._requests is not None and self._requests.is_pending
+        self.is_due = pending or self._asked is not None or self.is_profiling
+
+    def _step(self, next_step: int) -> None:
         if self.recording is not None and not self.recording.is_over:
             self.recording.step()
             return

@@ -19,7 +19,7 @@ def is_watch(path: str) -> bool:
 
 def compare(before: str, after: str) -> dict[str, Any]:
     """Return the figures of both runs and their differences; which suspects are new, and which are gone."""
-    one, other = _read(before), _read(after)
+    one, other = read_summary(before), read_summary(after)
     named = {name: (one["step_ns"][name], other["step_ns"][name]) for name in ("median", "p95", "mean", "worst")}
     for stage, times in one["stages"].items():
         named[stage] = times["own_ns"], other["stages"][stage]["own_ns"]
@@ -39,7 +39,12 @@ def compare(before: str, after: str) -> dict[str, Any]:
     }
 
 
-def _read(folder: str) -> dict[str, Any]:
+def read_summary(folder: str) -> dict[str, Any]:
+    """Return the summary of a watch.
+
+    Raises:
+        DptraceError: it is none.
+    """
     path = Path(folder, SUMMARY_FILE)
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Distributions and courses over any number of steps in fixed memory; those of several parts of a job can be merged.
+"""Distributions and courses over any number of steps in fixed memory.
 
 A histogram has 1,024 buckets, each 2 % wide, from 1 µs to 10 minutes: a quantile is at most 1 % off. A course has 512
 columns, each of which stands for the same number of steps; when they are full, each two become one.
@@ -33,10 +33,6 @@ class Histograms:
         place, column = np.nonzero(rows >= _LEAST_NS)
         bucket = np.minimum((np.log(rows[place, column] / _LEAST_NS) / _WIDTH).astype(np.int64), BUCKETS - 1)
         np.add.at(flat, (place, bucket), 1)
-
-    def merge(self, other: Histograms) -> None:
-        """Add what another one of the same shape has counted."""
-        self.counts += other.counts
 
     def quantile(self, share: float) -> float:
         """Return a quantile of all values in ns; 0 without any."""
@@ -80,16 +76,6 @@ class Courses:
         self.largest[..., :half] = np.maximum(self.largest[..., ::2], self.largest[..., 1::2])
         self.largest[..., half:] = 0
         self.width *= 2
-
-    def merge(self, other: Courses) -> None:
-        """Add what another one has, of the same shape; the width becomes the larger of both."""
-        while self.width < other.width:
-            self._double()
-        while other.width < self.width:
-            other._double()
-        self.sums += other.sums
-        self.counts += other.counts
-        self.largest = np.maximum(self.largest, other.largest)
 
     @property
     def filled(self) -> npt.NDArray[np.intp]:

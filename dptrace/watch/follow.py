@@ -117,13 +117,16 @@ class Follower:
                 **self.totals.late_course.arrays("late"),
                 **self.totals.rank_course.arrays("own"),
             }
-            page = document(self.totals, content, self.folder.name, not self.has_ended())
-            (self.folder / ".watch.html").write_text(page, encoding="utf-8")
+            (self.folder / ".watch.html").write_text(self.page(content), encoding="utf-8")
             (self.folder / ".watch.html").replace(self.folder / PAGE_FILE)
             path = self.folder / ".trends.npz"
             np.savez(path, ranks=self.totals.ranks, width=self.totals.length_course.width, **courses)
             path.replace(self.folder / "trends.npz")
         return content
+
+    def page(self, content: Mapping[str, Any] | None = None) -> str:
+        """Return the page about the run so far."""
+        return document(self.totals, content or self.summary(), self.folder.name, not self.has_ended())
 
     def finish(self) -> list[str]:
         """Read the rest, let captures be analyzed, and return the verdict."""

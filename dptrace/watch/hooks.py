@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 import zlib
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, Literal
 
@@ -30,11 +31,13 @@ from dptrace.record import safety
 from dptrace.record.hooks import Arguments, in_backward, leave, listen
 from dptrace.record.safety import harmless, replace
 from dptrace.record.steps import StepEnds
+from dptrace.watch.device import DeviceStages
 from dptrace.watch.records import (
     BACKWARD,
     CALL,
     COLLECTIVE,
     DATA,
+    DEVICE,
     FORWARD,
     GROUP,
     ONE_WAY,
@@ -62,7 +65,9 @@ _LEARNED_AFTER = 400
 """Calls of modules after which the outermost classes count as known; then inner modules cost nothing."""
 _MOST_PENDING = 512
 _FULL = 1 << 16
+_NO_MAPPINGS = (list, tuple, torch.Tensor)
 now = time.perf_counter_ns
+_pack = CALL.pack
 
 
 class Taps(StepEnds):
@@ -81,16 +86,21 @@ class Taps(StepEnds):
         self.items, self.are_tokens = 0, False
         self.calls = bytearray()
         """Records of calls that are not written yet."""
-        self._thread = get_ident()
+        self.thread = get_ident()
+        """The thread that trains."""
+        self.device: DeviceStages | None = None
         self._depth = 0
         self._stages: list[int] = []
         """The stages around the optimizer's steps that run."""
-        self._sequences = Counter[Any]()
-        self._groups: dict[str, tuple[int, list[int]]] = {}
-        self._pending: dict[int, tuple[Any, ...] | None] = {}
+        self._messages: dict[tuple[int, int, int], int] = {}
+        """How many were sent to a rank of a group, or received from it."""
+        self._groups: dict[str, _Group] = {}
+        self._known: dict[int, _Group] = {}
+        """The same by the id of the group, while it lives."""
+        self._pending: dict[int, list[int]] = {}
         """Collectives that were called and not waited for, by the id of their Work."""
-        self._ddp_groups: dict[int, int] = {}
-        self._ddp: int | None = None
+        self._ddp_groups: dict[int, _Group] = {}
+        self._ddp: _Group | None = None
         """The group of the DDP module whose backward comes next and will exchange gradients."""
         self._drained: list[int] = []
         self._handle: Any = None
@@ -131,50 +141,50 @@ class Taps(StepEnds):
         time_ns, around = now(), self.stage
         self.own[around] += time_ns - self.last
         self.last, self.stage = time_ns, stage
+        if self.device is not None and self.device.measuring:
+            self.device.border(around)
         return around
 
     def leave(self, around: int) -> None:
         """End a stage; return to the one around it."""
         time_ns = now()
         self.own[self.stage] += time_ns - self.last
+        if self.device is not None and self.device.measuring:
+            self.device.border(self.stage)
         self.last, self.stage = time_ns, around
 
-    def hears(self) -> bool:
-        """Return whether this thread is the one that trains."""
-        return self.on and get_ident() == self._thread
-
     def _wrap_loader(self) -> None:
-        taps, iterator = self, dataloader._BaseDataLoaderIter
-        fetch, begin = iterator.__next__, DataLoader.__iter__
+        taps, iterator, enter, leave = self, dataloader._BaseDataLoaderIter, self.enter, self.leave
+        fetch, begin, count = iterator.__next__, DataLoader.__iter__, self.count_items
 
         @functools.wraps(fetch)
         def next_batch(self: Any) -> Any:
-            if not taps.hears() or taps.stage == DATA:
+            if not taps.on or taps.stage == DATA or get_ident() != taps.thread:
                 return fetch(self)
-            around = taps.enter(DATA)
+            around = enter(DATA)
             try:
                 batch = fetch(self)
             finally:
-                taps.leave(around)
-            taps.count_items(self, batch)
+                leave(around)
+            count(self, batch)
             return batch
 
         @functools.wraps(begin)
         def begin_epoch(self: Any) -> Any:
-            if not taps.hears():
+            if not taps.on or get_ident() != taps.thread:
                 return begin(self)
-            around = taps.enter(DATA)
+            around = enter(DATA)
             try:
                 return begin(self)
             finally:
-                taps.leave(around)
+                leave(around)
 
         self._undo += [replace((iterator,), "__next__", next_batch), replace((DataLoader,), "__iter__", begin_epoch)]
 
     def count_items(self, iterator: Any, batch: Any) -> None:
         """Count the tokens of a batch of token ids, else its samples."""
         try:
-            if isinstance(batch, torch.Tensor | list | tuple) or "input_ids" not in batch:
+            if isinstance(batch, _NO_MAPPINGS) or "input_ids" not in batch:
                 self.items += iterator._index_sampler.batch_size or 0
             else:
                 self.items, self.are_tokens = self.items + batch["input_ids"].numel(), True
@@ -192,7 +202,7 @@ class Taps(StepEnds):
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
-            if taps._depth or not taps.hears():
+            if taps._depth or not taps.on or get_ident() != taps.thread:
                 taps._left_to_learn -= 1
                 return original(self, *args, **kwargs)
             result = taps.forward(original, self, args, kwargs)
@@ -205,8 +215,7 @@ class Taps(StepEnds):
 
     def forward(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call an outermost module as a forward; one that evaluates is none."""
-        grad = torch.is_grad_enabled()
-        if not (grad or module.training):
+        if not (module.training or torch.is_grad_enabled()):
             return original(module, *args, **kwargs)
         around = self.enter(FORWARD)
         self._depth = 1
@@ -219,12 +228,13 @@ class Taps(StepEnds):
             if self._left_to_learn > 0:
                 self._left_to_learn -= 1
                 self._roots.setdefault(type(module), lambda: None)
-            if isinstance(module, DistributedDataParallel):
-                self._after_ddp(module, grad)
+            kind: Any = type(module)
+            if _is_ddp(kind):
+                self._after_ddp(module)
 
-    def _after_ddp(self, module: DistributedDataParallel, grad: bool) -> None:
+    def _after_ddp(self, module: Any) -> None:
         try:
-            if not (grad and module.require_backward_grad_sync):
+            if not (torch.is_grad_enabled() and module.require_backward_grad_sync):
                 self._ddp = None
                 return
             self._ddp = self._ddp_groups.get(id(module))
@@ -242,12 +252,12 @@ class Taps(StepEnds):
             self._roots[kind] = self._wrap_root(kind)
 
     def _wrap_root(self, kind: type[nn.Module]) -> Callable[[], None]:
-        taps, original, inherited = self, kind.__call__, "__call__" not in vars(kind)
+        taps, original, forward, inherited = self, kind.__call__, self.forward, "__call__" not in vars(kind)
 
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or taps._depth or not taps.hears():
+            if torch.compiler.is_compiling() or taps._depth or not taps.on or get_ident() != taps.thread:
                 return original(self, *args, **kwargs)
-            return taps.forward(original, self, args, kwargs)
+            return forward(original, self, args, kwargs)
 
         wrapped = functools.wraps(original)(call)
         setattr(kind, "__call__", wrapped)  # noqa: B010  # mypy
@@ -281,12 +291,14 @@ class Taps(StepEnds):
         if not self.on:
             return
         self._before_backward = self.enter(BACKWARD)
+        if self._ddp is None:
+            return
         loss = tensors[0] if isinstance(tensors, tuple) and tensors else tensors
-        if self._ddp is None or not isinstance(loss, torch.Tensor) or not loss.requires_grad or _is_compiled():
+        if not isinstance(loss, torch.Tensor) or loss.grad_fn is None or _is_compiled():
             return
         self._drained.clear()
         # Queued before DDP's own callback, so it runs before that one waits for the buckets.
-        self._handle = loss.register_hook(self._queue)  # type: ignore[no-untyped-call]
+        self._handle = loss.grad_fn.register_prehook(self._queue)
 
     def _queue(self, gradient: Any) -> None:
         torch.autograd.Variable._execution_engine.queue_callback(self._drain)
@@ -311,7 +323,8 @@ class Taps(StepEnds):
             self.own[BACKWARD] += arrival - self.last
             self.blocked[BACKWARD] += time_ns - arrival
             self.last = time_ns
-            self._write(COLLECTIVE, BACKWARD, self._ddp, self._next(self._ddp), -1, arrival, arrival, time_ns)
+            self._ddp.sequence += 1
+            self._write(COLLECTIVE, BACKWARD, self._ddp, self._ddp.sequence, -1, arrival, arrival, time_ns)
         self._ddp = None
 
     def before_optimizer(self, optimizer: Any, arguments: Arguments) -> Arguments | None:
@@ -333,7 +346,7 @@ class Taps(StepEnds):
             self._learn_again()
         self._forwards = 0
         if not in_backward():  # an error that the script has caught may have left something open
-            self._thread, self.stage, self._depth = get_ident(), OTHER, 0
+            self.thread, self.stage, self._depth = get_ident(), OTHER, 0
             self._stages.clear()
         if len(self._pending) > _MOST_PENDING:
             self._pending.clear()
@@ -344,92 +357,109 @@ class Taps(StepEnds):
         for name, kind in _METHODS.items():
             if hasattr(dist.ProcessGroup, name):
                 self._undo.append(self._wrap_method(name, kind))
-        taps, work = self, dist.Work
+        taps, work, take, end = self, dist.Work, self._pending.pop, self.end_call
         original = work.wait
 
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-            call = taps._pending.pop(id(self), None)
+            call = take(id(self), None)
             if call is None or not taps.on:
                 return original(self, *args, **kwargs)
             began = now()
             try:
                 return original(self, *args, **kwargs)
             finally:
-                taps.end_call(call, began)
+                end(call, began)
 
         self._undo.append(_replace_method(work, "wait", wait))
 
     def _wrap_method(self, name: str, kind: int) -> Callable[[], None]:
-        taps, original = self, getattr(dist.ProcessGroup, name)
+        taps, original, pending, begin = self, getattr(dist.ProcessGroup, name), self._pending, self.begin_call
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not taps.on or not (get_ident() == taps._thread or in_backward()):
+            if not taps.on or not (get_ident() == taps.thread or in_backward()):
                 return original(self, *args, **kwargs)
-            call = taps.begin_call(kind, self, args)
+            call = begin(kind, self, args)
             work = original(self, *args, **kwargs)
+            if call is None:
+                return work
             if work is None:
                 taps.end_call(call, now())
             else:
-                taps._pending[id(work)] = call
+                pending[id(work)] = call
             return work
 
         return _replace_method(dist.ProcessGroup, name, method)
 
-    def begin_call(self, kind: int, group: Any, args: Any) -> tuple[Any, ...] | None:
+    def begin_call(self, kind: int, group: Any, args: Any) -> list[int] | None:
         """Take the time of a call, and this rank's own time up to it."""
         try:
-            name = group.group_name
-            known = self._groups.get(name)
-            if known is None:
-                self.group(group)
-                known = self._groups[name]
-            number, peer = known[0], -1
+            # A group's object, which torch keeps, is found faster than its name.
+            known, peer, sequence = self._known.get(id(group)) or self._know(group), -1, 0
             if kind == COLLECTIVE:
-                sequence = self._sequences[number] = self._sequences[number] + 1
-            elif kind == ONE_WAY:
-                sequence = 0
-            else:
-                peer = known[1][args[1]] if len(args) > 1 and isinstance(args[1], int) else -1
-                sequence = self._next((kind, number, peer))
-            time_ns = now()
-            self.own[self.stage] += time_ns - self.last
+                known.sequence = sequence = known.sequence + 1
+            elif kind != ONE_WAY:
+                peer = known.ranks[args[1]] if len(args) > 1 and isinstance(args[1], int) else -1
+                key = kind, known.number, peer
+                sequence = self._messages[key] = self._messages.get(key, 0) + 1
+            time_ns, stage, own = now(), self.stage, self.own
+            own[stage] += time_ns - self.last
             self.last = time_ns
-            return (kind, self.stage, number, self.step, sequence, peer, time_ns), (*self.own,)
+            return [kind, stage, known.number, self.step, sequence, peer, time_ns, 0, 0, *own]
         except Exception as error:
             self.fail(error)
             return None
 
-    def end_call(self, call: tuple[Any, ...] | None, began: int) -> None:
+    def _know(self, group: Any) -> _Group:
+        known, key = self.group(group), id(group)
+        self._known[key], known.alive = known, weakref.ref(group, lambda _: self._known.pop(key, None))
+        return known
+
+    def end_call(self, call: list[int], began: int) -> None:
         """Write a call for which the rank has waited since *began*."""
-        if call is None:
-            return
-        time_ns = now()
-        self.own[self.stage] += began - self.last
-        self.blocked[self.stage] += time_ns - began
+        time_ns, stage = now(), self.stage
+        self.own[stage] += began - self.last
+        self.blocked[stage] += time_ns - began
         self.last = time_ns
-        self.calls += CALL.pack(*call[0], began, time_ns, *call[1])
+        call[7], call[8] = began, time_ns
+        self.calls += _pack(*call)
         if len(self.calls) > _FULL:
             self.flush()
 
     def flush(self) -> None:
         """Write the calls; a subclass says where to."""
 
-    def _write(self, kind: int, stage: int, group: int, sequence: int, peer: int, *times: int) -> None:
-        self.calls += CALL.pack(kind, stage, group, self.step, sequence, peer, *times, *self.own)
+    def write_device(self) -> None:
+        """Write the device times that have become known."""
+        for step, spent in self.device.done() if self.device is not None else ():
+            self.calls += _pack(DEVICE, OTHER, 0, step, 0, -1, 0, 0, 0, *spent)
 
-    def _next(self, key: Any) -> int:
-        self._sequences[key] += 1
-        return self._sequences[key]
+    def _write(self, kind: int, stage: int, group: _Group, sequence: int, peer: int, *times: int) -> None:
+        self.calls += _pack(kind, stage, group.number, self.step, sequence, peer, *times, *self.own)
 
-    def group(self, group: Any, what: str = "") -> int:
-        """Return the number of a group; what DDP exchanges in it has a number of its own."""
+    def group(self, group: Any, what: str = "") -> _Group:
+        """Return a group; what DDP exchanges in it has a number of its own."""
         name = f"{what}{group.group_name}"
         if name not in self._groups:
             ranks = dist.get_process_group_ranks(group)
-            number = zlib.crc32(f"{name}:{ranks}".encode()) % 65_000
-            self._groups[name] = number, ranks
-            self._write(GROUP, OTHER, number, len(ranks), group.rank(), 0, 0, 0)
-        return self._groups[name][0]
+            self._groups[name] = _Group(zlib.crc32(f"{name}:{ranks}".encode()) % 65_000, ranks)
+            self._write(GROUP, OTHER, self._groups[name], len(ranks), group.rank(), 0, 0, 0)
+        return self._groups[name]
+
+
+@dataclass(slots=True)
+class _Group:
+    """A process group."""
+
+    number: int
+    ranks: list[int]
+    sequence: int = 0
+    """Of its last collective."""
+    alive: Any = None
+
+
+@functools.cache
+def _is_ddp(kind: type) -> bool:
+    return issubclass(kind, DistributedDataParallel)
 
 
 def _is_compiled() -> bool:

@@ -23,10 +23,13 @@ from dptrace.errors import DptraceError
 
 STAGES = ("data", "forward", "backward", "optimizer", "other")
 DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(5)
-COLLECTIVE, SEND, RECEIVE, GROUP, ONE_WAY = range(1, 6)
-"""Kinds of calls. GROUP introduces a group; a ONE_WAY collective (broadcast, gather …) lets some ranks leave early."""
+COLLECTIVE, SEND, RECEIVE, GROUP, ONE_WAY, DEVICE = range(1, 7)
+"""Kinds of calls. GROUP introduces a group; a ONE_WAY collective (broadcast, gather …) lets some ranks leave early; a
+DEVICE has the device time of a step's stages in the place of own times."""
 PROFILED, TOKENS = 1, 2
 """Flags of a step: the profiler recorded it; its items are tokens."""
+CORE_WAIT_BITS = 8
+"""Above these bits of the flags: for how many thousandths of the time the thread that trains has waited for a core."""
 
 FORMAT, HEADER = "dptrace-watch 1", 4096
 STEP = struct.Struct("<IIqq5q5qqq")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from operator import sub
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +26,12 @@ from dptrace.record.safety import harmless
 from dptrace.record.script.optimizer_steps import write_before_exit
 from dptrace.record.steps import current_counter, set_counter
 from dptrace.watch.capture import Captures
+from dptrace.watch.device import DeviceStages
 from dptrace.watch.folder import check_folder
 from dptrace.watch.hooks import Taps, now
 from dptrace.watch.records import (
     CALL_TYPE,
+    CORE_WAIT_BITS,
     FORMAT,
     PROFILED,
     STEP,
@@ -36,18 +40,20 @@ from dptrace.watch.records import (
     Appended,
     rank_path,
 )
+from dptrace.watch.tracking import Log, Tracked
 
 _ENV_VARIABLE = "DPTRACE_WATCH"
 _CALLS_LIMIT = 64 << 20
 """Bytes of a rank's calls after which their file begins anew; the one before it is kept."""
 _KEPT = 1 << 14
 """Bytes of calls before the first step that are kept."""
-_FLUSH_NS = 20_000_000
+_FLUSH_NS = 100_000_000
 """How long records stay in memory at most while steps end; a killed rank loses them."""
 _SLOW_NS = 500_000_000
 """How often what takes longer than a step may is done: memory, requests."""
 _LAST_WORDS_S = 20.0
 """How long rank 0 waits at its end for the verdict."""
+_pack = STEP.pack
 _PAGE = resource.getpagesize()
 
 
@@ -85,6 +91,7 @@ class Watch(Taps):
         super().__init__()
         self.settings, self.folder = settings, Path(settings.folder)
         self.seen = False
+        self.tracked: Tracked | None = None
         self._steps: Appended | None = None
         self._calls: Appended | None = None
         self._captures: Captures | None = None
@@ -93,7 +100,8 @@ class Watch(Taps):
         self._records = bytearray()
         self._own_before, self._blocked_before = [0] * 5, [0] * 5
         self._told = self._closed = False
-        self._statm = -1
+        self._statm = self._schedstat = -1
+        self._waited, self._core_wait = (0, 0), 0
 
     def install(self) -> Watch:
         """Begin to hear, and be what ``dptrace.record.step()`` talks to unless something else is."""
@@ -102,6 +110,11 @@ class Watch(Taps):
             set_counter(self)
         os.register_at_fork(after_in_child=self._forget)
         return self
+
+    def track(self, log: Log | None) -> None:
+        """Tell a tracker of the run from now on, in rank 0."""
+        if log is not None and messages.rank() == 0:
+            self.tracked = Tracked(log, self.folder, self)
 
     def _forget(self) -> None:
         self.on = False  # a loader's worker, or another child that the script forks, is no rank
@@ -115,6 +128,8 @@ class Watch(Taps):
         try:
             self._end_step()
             super().end_step(by, loss)
+            if self.tracked is not None and self.last >= self.tracked.next_ns:
+                self.tracked.tell()
         except Exception as error:
             self.fail(error)
 
@@ -124,29 +139,31 @@ class Watch(Taps):
         return None if self._captures is None else self._captures.recording
 
     def _end_step(self) -> None:
-        time_ns = now()
-        self.own[self.stage] += time_ns - self.last
+        time_ns, own, blocked, captures = now(), self.own, self.blocked, self._captures
+        own[self.stage] += time_ns - self.last
         self.last = time_ns
-        if self._captures is None:
+        if captures is None:
             self.seen = True
             self._open()
         else:
-            a, b, c, d, e = self.own
-            f, g, h, i, j = self._own_before
-            k, m, n, p, q = self.blocked
-            r, s, t, u, v = self._blocked_before
-            flags = (TOKENS if self.are_tokens else 0) | (PROFILED if self._captures.is_profiling else 0)
-            own, blocked = (a - f, b - g, c - h, d - i, e - j), (k - r, m - s, n - t, p - u, q - v)
-            self._records += STEP.pack(self.step, flags, self._began, time_ns, *own, *blocked, self._memory, self.items)
+            flags = self._core_wait | (TOKENS if self.are_tokens else 0)
+            if captures.is_due and captures.is_profiling:
+                flags |= PROFILED
+            spent, waited = map(sub, own, self._own_before), map(sub, blocked, self._blocked_before)
+            self._records += _pack(self.step, flags, self._began, time_ns, *spent, *waited, self._memory, self.items)
             if time_ns - self._flushed_ns > _FLUSH_NS:
                 self._flushed_ns = time_ns
                 self.flush()
-        self._own_before, self._blocked_before, self.items, self._began = [*self.own], [*self.blocked], 0, time_ns
+            if captures.is_due or time_ns >= captures.next_look:
+                captures.step(self.step + 1)
+        if self.device is not None:
+            self.device.next_step(self.step + 1)
+        self._own_before[:], self._blocked_before[:], self.items, self._began = own, blocked, 0, time_ns
         if time_ns - self._slow_ns > _SLOW_NS:
             self._slow_ns = time_ns
             self._memory = self._memory_now()
-        if self._captures is not None and (self._captures.is_due or time_ns >= self._captures.next_look):
-            self._captures.step(self.step + 1)
+            self.write_device()
+            self._core_wait = self._core_wait_now(time_ns)
 
     def _open(self) -> None:
         """Create this rank's files: now its number is known."""
@@ -195,10 +212,25 @@ class Watch(Taps):
     def _memory_now(self) -> int:
         """Return the bytes that are allocated on this rank's GPU, or without any, those of the process."""
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            if self.device is None:
+                timed = functools.partial(torch.cuda.Event, enable_timing=True)
+                self.device = DeviceStages(timed, torch.cuda.is_current_stream_capturing)
             return int(torch.cuda.memory_allocated())
         if self._statm < 0:
             self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC) if os.path.exists("/proc") else -1
         return int(os.pread(self._statm, 128, 0).split()[1]) * _PAGE if self._statm >= 0 else -1
+
+    def _core_wait_now(self, time_ns: int) -> int:
+        """Return the share of the time since the last call in which this thread was ready and had no core, as flags."""
+        try:
+            if self._schedstat < 0:
+                self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            waited = int(os.pread(self._schedstat, 128, 0).split()[1])
+        except (OSError, IndexError):
+            return 0  # not Linux, or the thread has ended
+        (then, before), self._waited = self._waited, (time_ns, waited)
+        share = 1000 * (waited - before) // max(1, time_ns - then) if then else 0
+        return min(1000, max(0, share)) << CORE_WAIT_BITS
 
     @property
     def writing(self) -> bool:
@@ -220,6 +252,7 @@ class Watch(Taps):
         self.stop()
         if current_counter() is self:
             set_counter(None)
+        self.write_device()
         self.flush()
         if self._steps is not None and self._calls is not None:
             self._steps.close()
@@ -229,6 +262,8 @@ class Watch(Taps):
         if self._follower is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._follower.wait(_LAST_WORDS_S)
+        if self.tracked is not None:
+            self.tracked.tell()
 
 
 @harmless("starting the reader of the watch")
@@ -257,15 +292,20 @@ def begin(
     capture_steps: int = 5,
     export: str = "",
     quiet: bool = False,
+    log: Log | None = None,
 ) -> Watch | None:
     """Begin what :func:`watch` describes; None if this process is watched already."""
-    if isinstance(current_counter(), Watch):
+    running = current_counter()
+    if isinstance(running, Watch):
+        running.track(log)
         return None
     folder = Path(out or f"runs/{Path(sys.argv[0]).stem or 'python'}-watch").absolute()
     if messages.rank() == 0:
         check_folder(folder)
     script_profiler.install()
-    return Watch(Settings(str(folder), every, True, quiet, captures, capture_steps, export)).install()
+    begun = Watch(Settings(str(folder), every, True, quiet, captures, capture_steps, export)).install()
+    begun.track(log)
+    return begun
 
 
 @contextmanager
@@ -278,7 +318,8 @@ def watch(out: str | os.PathLike[str] | None = None, **options: Any) -> Iterator
         out: folder, the same on all ranks; by default ``runs/``, the script's name, and ``-watch``.
         options: *every*, steps between two lines of progress (0: about 10 s); *captures*, how many recordings with the
             profiler may begin by themselves (2), and *capture_steps*, the steps of each (5); *export*, ``prometheus``,
-            ``prometheus:HOST:PORT`` or ``otlp``; *quiet*, print no progress and no verdict.
+            ``prometheus:HOST:PORT`` or ``otlp``; *quiet*, print no progress and no verdict; *log*, a function of
+            figures and step, such as ``wandb.log``, which rank 0 calls every 10 s and at the end.
 
     Raises:
         UsageError: the folder holds another watch.

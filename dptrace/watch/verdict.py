@@ -28,6 +28,10 @@ _SMALL_NS, _SMALL_SHARE, _SMALL_STEPS, _CONSISTENT = 0.4e6, 0.012, 40, 0.8
 share of them."""
 _MOVES_BETWEEN, _MOVING_RANK_SHARE = 3, 0.6
 """Lateness moves between ranks if there are at least so many, none of which has this share of it."""
+_CORE_SHARE, _CORE_SHARE_MOVING = 0.4, 0.6
+"""Lateness of one rank, and of several in turn, is noise up to this share of what a rank waited for a core. In 36
+trainings on two cores that six other jobs used it was up to 0.27 and 0.47; of ranks slow by plan, save one, 0.41 to 2.
+"""
 _LEVEL_SHARE, _LEVEL_NS = 0.1, 1e6
 """A level of step time that counts as another one."""
 
@@ -48,11 +52,10 @@ class Totals:
         """The own time of each rank, for a map of steps and ranks."""
         self.memory_course = Courses(size)
         self.own, self.waiting, self.gain = (np.zeros((size, len(STAGES))) for _ in range(3))
-        self.exposed, self.above = np.zeros(len(STAGES)), np.zeros((size, len(STAGES)))
+        self.exposed, self.core_wait = np.zeros(len(STAGES)), np.zeros(size)
         self.length_ns, self.worst_ns, self.worst_step = 0.0, 0.0, 0
         self.items, self.are_tokens = 0, False
         self.lateness_known = False
-        self.missing_steps = 0
 
     def add(self, batch: Batch) -> Batch | None:
         """Add steps, without the first ones and those with the profiler; return what was added."""
@@ -74,9 +77,8 @@ class Totals:
         self.memory_course.add(batch.steps, batch.memory.astype(np.float64))
         self.own += batch.own.sum(1)
         self.waiting += batch.waiting.sum(1)
-        exposed, above = batch.frontier()
-        self.exposed += exposed.sum(0)
-        self.above += above
+        self.exposed += batch.frontier().sum(0)
+        self.core_wait += batch.core_wait.sum(1)
         self.items, self.are_tokens = self.items + int(batch.items.sum()), self.are_tokens or batch.are_tokens
         if batch.late is not None and batch.gain is not None:
             self.lateness_known = True
@@ -91,9 +93,12 @@ class Totals:
         return self.lengths.quantile(0.5)
 
 
+_BY_STEP = ("length", "own", "waiting", "late", "gain", "memory", "items", "core_wait")
+
+
 def _part(batch: Batch, kept: Any) -> Batch:
     """Return some of the steps."""
-    cut = {name: getattr(batch, name) for name in ("length", "own", "waiting", "late", "gain", "memory", "items")}
+    cut = {name: getattr(batch, name) for name in _BY_STEP}
     cut = {name: None if array is None else array[:, kept] for name, array in cut.items()}
     return replace(batch, steps=batch.steps[kept], profiled=batch.profiled[kept], **cut)
 
@@ -122,7 +127,8 @@ def suspects(totals: Totals) -> list[Suspect]:
 
     A rank is suspect in a stage if it was late by more than 2 ms, and 5 % of the median step, in three steps or more
     which make 3 % of all step time; or if it was late by less, but in four steps of five and three times as much as
-    any other rank. The same stage of several ranks in turn is one suspect without a rank.
+    any other rank. The same stage of several ranks in turn is one suspect without a rank. What costs less than the
+    ranks waited for a core may be due to that.
     """
     if not totals.lateness_known or not totals.steps:
         return []
@@ -137,7 +143,15 @@ def suspects(totals: Totals) -> list[Suspect]:
         (found if is_large or _is_steady(totals, at) else small).append(row)
     for stage in STAGES:
         found = _moving([row for row in found + small if row.stage == stage], found, totals, least)
-    return sorted(found, key=lambda row: -row.ns_per_step)
+    wait = _core_wait(totals)
+    noise = {True: _CORE_SHARE_MOVING * wait, False: _CORE_SHARE * wait}
+    kept = [row for row in found if row.ns_per_step > noise[row.rank is None]]
+    return sorted(kept, key=lambda row: -row.ns_per_step)
+
+
+def _core_wait(totals: Totals) -> float:
+    """Return what the rank that waited most for a core of its machine has waited per step."""
+    return float(totals.core_wait.max(initial=0)) / max(1, totals.steps)
 
 
 def _row(totals: Totals, at: tuple[int, int], hits: int, hit_ns: float) -> Suspect:
@@ -161,7 +175,7 @@ def _row(totals: Totals, at: tuple[int, int], hits: int, hit_ns: float) -> Suspe
     return Suspect(
         rank=totals.ranks[at[0]],
         stage=STAGES[at[1]],
-        ns_per_step=(whole_ns if steady else hit_ns) / totals.steps,
+        ns_per_step=(max(whole_ns, hit_ns) if steady else hit_ns) / totals.steps,
         ns_each=each,
         share=(hits or int(counts.sum())) / totals.steps,
         gain_ns=gain,
@@ -265,7 +279,13 @@ def drift(totals: Totals) -> float:
 def cannot_tell(totals: Totals) -> str | None:
     """Return why nothing is known of who is late; None if it is."""
     if totals.lateness_known:
-        return None
+        wait = _core_wait(totals)
+        if wait <= _LEAST_SHARE * totals.typical_ns or suspects(totals):
+            return None
+        return (
+            f"a rank waited {duration(wait)} per step for a core, which other processes of its machine had; lateness "
+            f"of up to {duration(_CORE_SHARE_MOVING * wait)} per step may come from that"
+        )
     if len(totals.ranks) < 2:
         return "there is one rank, which waits for no other"
     return (
@@ -277,12 +297,14 @@ def cannot_tell(totals: Totals) -> str | None:
 def summary(totals: Totals, merger: Merger, captures: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """Return the content of summary.json; docs/reference/watch-folder.md describes it."""
     steps = max(1, totals.steps)
+    device = np.array([timed[:-1] / timed[-1] for timed in merger.device.values()])
     hosts = {rank: file.host for rank, file in merger.files.items()}
     stages = {
         stage: {
             "own_ns": round(_median(totals.own[:, place]) / steps),
             "waiting_ns": round(_median(totals.waiting[:, place]) / steps),
             "exposed_ns": round(float(totals.exposed[place]) / steps),
+            "device_ns": round(_median(device[:, place])) if len(device) else None,
         }
         for place, stage in enumerate(STAGES)
     }
@@ -308,6 +330,7 @@ def summary(totals: Totals, merger: Merger, captures: Sequence[Mapping[str, Any]
         "stages": stages,
         "suspects": _described(suspects(totals), hosts),
         "cannot_tell": cannot_tell(totals),
+        "core_wait_ns": round(_core_wait(totals)),
         "change": change(totals),
         "drift_ns_per_1000_steps": round(drift(totals)),
         "memory": _memory(totals),
@@ -389,6 +412,9 @@ def lines(content: Mapping[str, Any]) -> list[str]:
         f"steps   {content['steps']:,} of {ranks}: {length} at step {step['worst_step']:,}",
         f"stages  {own}; waiting {waiting} (median rank, host clock)",
     ]
+    if all(stage["device_ns"] is not None for stage in stages.values()):
+        timed = ", ".join(f"{name} {ms(stage['device_ns'])}" for name, stage in stages.items())
+        text.append(f"device  {timed} (median rank, from border to border on the GPU)")
     text += [suspect_line(row, step["mean"]) for row in content["suspects"][:3]]
     if content["cannot_tell"]:
         text.append(f"late    unknown, because {content['cannot_tell']}")

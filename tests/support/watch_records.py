@@ -60,6 +60,7 @@ class Rank:
         self.own, self.blocked = [0] * 5, [0] * 5
         self.steps, self.calls = bytearray(), bytearray()
         self.step, self.begin = 0, self.time
+        self.flags = 0
         self._before = [0] * 5, [0] * 5
 
     def works(self, stage: int, ms: float) -> None:
@@ -85,7 +86,7 @@ class Rank:
             for now, then in zip((self.own, self.blocked), self._before, strict=True)
         )
         times = self._shift(self.begin), self._shift(self.time)
-        self.steps += STEP.pack(self.step, 0, *times, *own, *blocked, 1 << 30, 8)
+        self.steps += STEP.pack(self.step, self.flags, *times, *own, *blocked, 1 << 30, 8)
         self._before, self.begin = ([*self.own], [*self.blocked]), self.time
         self.step += 1
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dptrace.watch.account import Merger
+from dptrace.watch.records import CORE_WAIT_BITS
 from tests.support.watch_records import Job, Plant, summarized
 
 MODES = ("ddp", "naive", "sharded", "asynchronous", "tensor-data", "pipeline")
@@ -127,9 +128,22 @@ def test_exposed_times_of_the_stages_add_up_to_the_step(tmp_path: Path) -> None:
     merger = Merger(tmp_path)
     merger.look()
     (batch,) = merger.batches()
-    exposed, _ = batch.frontier()
+    exposed = batch.frontier()
 
     np.testing.assert_allclose(exposed.sum(1), batch.length.max(0), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("waits", "named"), [(50, True), (999, False)])
+def test_lateness_that_waiting_for_cores_explains_accuses_nobody(waits: int, named: bool, tmp_path: Path) -> None:
+    """A delay of 12 ms in steps of 40 ms counts if the ranks waited 2 ms for a core; it may be due to that if 40 ms."""
+    job = Job("ddp", 4, [Plant(2, "backward", 12.0)], 7)
+    for rank in job.ranks:
+        rank.flags = waits << CORE_WAIT_BITS
+    found = summarized(job.run(STEPS).write(tmp_path))
+
+    assert named == bool(found["suspects"])
+    assert named == (found["cannot_tell"] is None)
+    assert waits / 1000 * 40e6 == pytest.approx(found["core_wait_ns"], rel=0.15)
 
 
 def test_without_collectives_it_cannot_tell(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -21,22 +19,6 @@ def test_quantiles_are_within_one_percent() -> None:
 
     for share in (0.01, 0.5, 0.95, 0.999):
         assert np.quantile(values, share) == pytest.approx(histogram.quantile(share), rel=0.011)
-
-
-def test_what_parts_have_seen_adds_up() -> None:
-    """Histograms and courses of two parts of a job, merged, are those of the whole job."""
-    values: Any = np.arange(1, 3001) * 1e5
-    steps = np.arange(3000)
-    whole, one, other = ((Histograms(), Courses()) for _ in range(3))
-    for part, chosen in ((whole, steps >= 0), (one, steps < 700), (other, steps >= 700)):
-        part[0].add(values[chosen])
-        part[1].add(steps[chosen], values[chosen])
-    one[0].merge(other[0])
-    one[1].merge(other[1])
-
-    np.testing.assert_array_equal(whole[0].counts, one[0].counts)
-    np.testing.assert_allclose(whole[1].sums, one[1].sums, rtol=1e-5)
-    np.testing.assert_array_equal(whole[1].counts, one[1].counts)
 
 
 def test_a_million_steps_take_no_more_memory_than_a_thousand() -> None:

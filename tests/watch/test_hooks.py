@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import os
 import socket
 import time
@@ -19,6 +20,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset, dataloader  # noqa: E402
 
+import dptrace  # noqa: E402
 from dptrace.record.steps import current_counter  # noqa: E402
 from dptrace.watch.records import BACKWARD, COLLECTIVE, GROUP, read  # noqa: E402
 from dptrace.watch.session import Settings, Watch  # noqa: E402
@@ -220,3 +222,46 @@ def test_the_script_says_where_steps_end(watch: Watch) -> None:
     del sys.modules["dptrace.record.script.explicit_step"]  # which says that a script may call it
 
     assert 3 == watch.step
+
+
+def test_a_tracker_gets_the_figures_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any function of figures and step, every 10 s and at the end; one that fails ends nothing."""
+    from dptrace.watch import tracking
+
+    told: list[tuple[dict[str, float], int]] = []
+    monkeypatch.setattr(tracking, "EVERY_NS", 0)
+    monkeypatch.setattr("dptrace.watch.session._SLOW_NS", 0)
+    with dptrace.watch(tmp_path / "a", quiet=True, log=lambda figures, step: told.append((figures, step))):
+        train(Net(), before=lambda: time.sleep(0.002))
+    figures = [figures for figures, _ in told if "watch/step_ms" in figures]
+
+    assert len(figures) > 8
+    assert all(earlier <= later for (_, earlier), (_, later) in itertools.pairwise(told))
+    parts = ("data", "forward", "backward", "optimizer", "other", "waiting")
+    for one in figures:
+        assert one["watch/step_ms"] == pytest.approx(sum(one[f"watch/{part}_ms"] for part in parts), rel=0.05, abs=0.05)
+    assert told[-1][0]["watch/median_step_ms"] > 2  # what the reader has found
+
+
+def test_a_tracker_that_fails_is_not_called_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The training goes on as without it."""
+    from dptrace.record import safety
+
+    calls = []
+
+    def log(figures: dict[str, float], step: int) -> None:
+        calls.append(step)
+        raise ConnectionError("no network")
+
+    part = safety.parts["dptrace.watch.tracking.Tracked.tell"]
+    monkeypatch.setattr("dptrace.watch.session._SLOW_NS", 0)
+    monkeypatch.setattr("dptrace.watch.tracking.EVERY_NS", 0)
+    expected = train(Net())
+    with dptrace.watch(tmp_path / "a", quiet=True, log=log):
+        digest = train(Net())
+    monkeypatch.setattr(part, "failed", False)
+
+    assert (1, expected) == (len(calls), digest)
+    assert "no network" in capsys.readouterr().err

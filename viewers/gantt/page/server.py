@@ -262,6 +262,10 @@ class PageServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True)
         self._thread.start()
 
+    def replace(self, page: str) -> None:
+        """Serve another page from now on."""
+        self._server.files[""] = (_HTML, page.encode(), compressed(page.encode()))
+
     @property
     def url(self) -> str:
         """The address with the token; for 0.0.0.0 it contains this machine's name."""
