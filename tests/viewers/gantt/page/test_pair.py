@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Role, chart
 from dptrace.viewers.gantt.page import pair as pair_page
 from dptrace.viewers.gantt.page.document import document, run_data
 from dptrace.viewers.gantt.page.pair import StepPages, paired_chart, paired_scene
-from tests.support.browser import browser_test, open_page, until
+from tests.support.browser import PATIENCE_S, browser_test, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import SHARE_FIGURES, settle, show, visible_range
 from tests.support.jobs import job, late_run, run_of
@@ -349,6 +350,14 @@ def test_a_prediction_has_its_own_verdict(runs: tuple[Run, Run]) -> None:
     assert PAYLOAD not in shown
 
 
+def loaded_again(page: Page, act: Callable[[], None]) -> None:
+    """Do what loads the page again, and wait until it is drawn."""
+    with page.expect_event("load", timeout=1000 * PATIENCE_S):
+        act()
+    page.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
+    settle(page)
+
+
 @browser_test
 def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) -> None:
     """Each chosen step begins at 0 and has its own figures; a button leads to the whole run, as does a link to steps
@@ -359,18 +368,15 @@ def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) ->
         settle(page)
         whole = visible_range(page)
         page.locator("#compare").click()
-        for step in ("step 4", "step 6"):
-            page.locator("#card .link", has_text=step).click()
-        until(page, "document.documentElement.dataset.ready === '1' && location.hash", "#compare=4,6")
-        settle(page)
+        page.locator("#card .link", has_text="step 4").click()
+        loaded_again(page, page.locator("#card .link", has_text="step 6").click)
+        assert "#compare=4,6" == page.evaluate("location.hash")
         assert [expected(run, 0), expected(run, 2)] == shown_bars(page)
         tracks = page.evaluate("dptrace.scene.tracks.map(({ label, bounds }) => [label.split(' · ')[0], bounds[0]])")
         assert ["step 4", "step 4", "step 6", "step 6"] == [label for label, _ in tracks]
         assert [0, 0] == [min(begin for label, begin in tracks if label == step) for step in ("step 4", "step 6")]
         page.locator("#compare").click()
-        page.locator("#card .chip").click()
-        until(page, "!dptrace.scene.compared && document.documentElement.dataset.ready === '1'", True)
-        settle(page)
+        loaded_again(page, page.locator("#card .chip").click)
         assert whole == visible_range(page)
         page.evaluate("location.hash = '#compare=1,97'")
         settle(page)

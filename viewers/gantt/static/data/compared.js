@@ -1,28 +1,30 @@
 /** Some steps of a run side by side on one axis, like the page of two runs that viewers/gantt/page/pair.py makes. */
 
-import { RECORDED, stepEnd, stepSpan } from "./rows.js";
+import { kept, RECORDED, stepEnd } from "./rows.js";
 import { visible } from "./text.js";
 
 /** Share of a step by which its starts may differ; beyond it, clocks are assumed to differ, and each GPU begins at 0. */
 const MAX_SPREAD = 0.5;
 const LETTER = 7.5;
 
-/** Return the steps of a run that can be compared, in order: { key (their number, which a link has), name, label, ns }. */
-export function stepsOf(scene) {
+/** Return the steps of a run that can be compared, in order: { key (their number, which a link has), name, label }. */
+export const stepsOf = kept((scene) => {
   if (scene.compared) return scene.compared.steps;
-  const found = new Map(scene.strips.flatMap((strip) => strip.names.map((name, step) => [name, stepSpan(scene, strip, step)])).reverse());
-  const names = [...found.keys()].reverse(), numbers = names.map((name) => /\d+$/.exec(name)?.[0]);
+  const names = [...new Set(scene.strips.flatMap((strip) => strip.names))], numbers = names.map((name) => /\d+$/.exec(name)?.[0]);
   const numbered = numbers.every(Boolean) && new Set(numbers).size === names.length;
   // The server of a page knows steps by their numbers.
   if (scene.served && !numbered) return [];
-  return names.map((name, i) => {
-    const { from, to } = found.get(name);
-    return { key: numbered ? numbers[i] : String(i + 1), name, label: numbered ? `step ${numbers[i]}` : visible(name), ns: to - from };
-  });
+  return names.map((name, i) => ({ key: numbered ? numbers[i] : String(i + 1), name, label: numbered ? `step ${numbers[i]}` : visible(name) }));
+});
+
+/** Return how long a step takes: from the first GPU's start to the last one's end. */
+export function stepLength(scene, step) {
+  return step.ns ?? Math.max(...placesOf(scene, step).map(({ end, origin }) => end - origin));
 }
 
 /** Return the keys of the steps that a text names, "1,3", as far as this page can compare them: two or more, or none. */
 export function chosenSteps(scene, text = "") {
+  if (!text) return [];
   const wanted = text.split(","), keys = stepsOf(scene).map(({ key }) => key).filter((key) => wanted.includes(key));
   return keys.length < 2 || scene.served || (scene.groups && !scene.compared) ? [] : keys;
 }
@@ -45,8 +47,9 @@ function indicesIn({ start, duration }, first, last, whole, { begin, end, step }
 
 /** Return scene and columns of a page on which each of the steps that a text names is a run of its own; or as they are. */
 export function compareSteps(scene, columns, text) {
-  const steps = stepsOf(scene), keys = chosenSteps(scene, text), chosen = steps.filter(({ key }) => keys.includes(key));
-  if (!chosen.length) return { scene, columns };
+  const keys = chosenSteps(scene, text);
+  if (!keys.length) return { scene, columns };
+  const steps = stepsOf(scene).map((step) => ({ ...step, ns: stepLength(scene, step) })), chosen = steps.filter(({ key }) => keys.includes(key));
   const runs = chosen.map((step) => placesOf(scene, step)), places = runs.flat(), lanes = [], parts = [];
   places.forEach((place, track) =>
     scene.lanes.forEach((lane, number) => {
@@ -62,7 +65,7 @@ export function compareSteps(scene, columns, text) {
   const tracks = places.map((place, track) => trackOf(scene, place, chosen[numbers.findIndex((own) => own.includes(track))]));
   const shown = {
     ...scene, end, tracks, lanes, slots: [0, end], compared: { steps, keys },
-    ...{ details: null, host: undefined, memory: undefined, path: undefined, findings: [], orders: [], few: null, why: whyOf(scene, places), gaps: gapsOf(scene, places) },
+    ...{ details: null, host: undefined, memory: undefined, path: undefined, findings: [], orders: [], few: fewOf(scene, places), why: whyOf(scene, places), gaps: gapsOf(scene, places) },
     strips: chosen.map(({ label }, i) => ({ tracks: numbers[i], names: [label], title: label, bounds: [0, lengths[i]], ends: [lengths[i]] })),
     groups: chosen.map(({ label }, i) => ({ label, tracks: numbers[i], unknownWaits: scene.unknownWaits })),
     freed: lengths.slice(1).flatMap((length, i) => freedBy(lengths[0], length, i + 1)),
@@ -81,6 +84,10 @@ function trackOf({ tracks }, { track, begin, end, origin, step }, { label }) {
   const { unknown = [], ...own } = tracks[track], moved = (time) => Math.max(begin, Math.min(end, time)) - origin;
   const spans = unknown.map(([category, from, to, why]) => [category, moved(from), moved(to), why]).filter(([, from, to]) => to > from);
   return { ...own, label: `${label} · ${own.label}`, steps: [own.steps[step]], bounds: [begin - origin, end - origin], ends: [end - origin], unknown: spans };
+}
+
+function fewOf({ few }, places) {
+  return few && { label: few.label, tracks: [...places.keys()].filter((number) => few.tracks.includes(places[number].track)) };
 }
 
 function whyOf({ why = {} }, places) {

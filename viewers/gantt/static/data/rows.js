@@ -10,7 +10,7 @@ const LABEL_LANE = { phases: "stretches", exposure: "collectives" };
 const SEPARATED_LANE = { compute: "compute", exposure: "collectives" };
 
 /** Return a function of a scene whose results are kept: thousands of GPUs look up theirs in every frame. */
-function kept(make) {
+export function kept(make) {
   const known = new WeakMap();
   return (scene) => known.get(scene) ?? known.set(scene, make(scene)).get(scene);
 }

@@ -1,7 +1,7 @@
 /** The panel of steps to compare: two or more that are chosen stand side by side on one axis. */
 
 import { button, element, sortable } from "../../../base/static/dom.js";
-import { stepsOf } from "../data/compared.js";
+import { stepLength, stepsOf } from "../data/compared.js";
 import { duration, visible } from "../data/text.js";
 
 /** Steps on one axis. */
@@ -10,9 +10,9 @@ const MOST = 8;
 export class Steps {
   /** `go` shows the view of a text. */
   constructor({ scene, card, button: opener, go }) {
-    Object.assign(this, { scene, card, opener, go, steps: stepsOf(scene), chosen: new Set(scene.compared?.keys) });
+    Object.assign(this, { scene, card, opener, go, chosen: new Set(scene.compared?.keys) });
     // A page of several runs compares those, and a frame in a notebook has no address to go to.
-    opener.hidden = this.steps.length < 2 || Boolean(scene.embedded || (scene.groups && !scene.compared));
+    opener.hidden = Boolean(scene.embedded) || (!scene.compared && (scene.strips[0].names.length < 2 || Boolean(scene.groups)));
     opener.setAttribute("aria-pressed", String(Boolean(scene.compared)));
   }
 
@@ -20,7 +20,8 @@ export class Steps {
     if (this.opener.hidden) return;
     if (this.card.key === "steps") return void this.card.hide();
     const note = element("p", "quiet", "Choose two or more: each begins at 0, on one axis.");
-    const rows = this.steps.map(({ key, label, name, ns }) => {
+    const rows = stepsOf(this.scene).map((step) => {
+      const { key, label, name } = step, ns = stepLength(this.scene, step);
       const choice = button("link", label, { title: visible(name), onclick: () => this.#choose(key, choice) });
       choice.setAttribute("aria-pressed", String(this.chosen.has(key)));
       return { cells: [choice, duration(ns)], values: [label, ns] };
@@ -33,7 +34,7 @@ export class Steps {
     if (!this.chosen.delete(key)) this.chosen.add(key);
     choice.setAttribute("aria-pressed", String(this.chosen.has(key)));
     if (this.chosen.size < 2 || this.chosen.size > MOST) return;
-    const keys = this.steps.flatMap(({ key: own }) => (this.chosen.has(own) ? [own] : [])).join();
+    const keys = stepsOf(this.scene).flatMap(({ key: own }) => (this.chosen.has(own) ? [own] : [])).join();
     if (this.scene.served) open(`steps/${keys}`);
     else this.go(`#compare=${keys}`);
   }
