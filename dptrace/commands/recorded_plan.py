@@ -357,7 +357,7 @@ def _flops(run: Run, step: MeasuredStep) -> tuple[float | None, float | None]:
 
 def _sent_bytes(run: Run, ranks: int) -> float:
     """Return what a rank sends in a step, in the mean."""
-    frame = run.collectives()
+    frame = run.collectives().fillna({"group_size": 0})  # of all ranks, where it is not known
     steps = len(run.steps())
     total = 0.0
     sizes = frame.groupby(["kind", "group_size"], as_index=False)["bytes"].sum()

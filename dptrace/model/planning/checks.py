@@ -360,7 +360,7 @@ def _compile(context: Context) -> Answer:
 def _halves(context: Context) -> list[Plan]:
     """Return the plan on half, a quarter … of its data-parallel GPUs."""
     found, layout, data = [], context.layout, context.layout.data // 2
-    while data and layout.data % data == 0 and data * layout.context % layout.expert == 0:
+    while data and layout.data % data == 0 and layout.holds_experts(data * layout.context):
         shards = math.gcd(layout.shards, data * layout.context)
         fewer = replace(context.plan, layout=replace(layout, data=data, shards=shards))
         try:

@@ -332,7 +332,7 @@ def _on(plan: Plan, gpus: int, batch: int) -> Candidate | None:
     layout = plan.layout
     data, rest = divmod(gpus, layout.tensor * layout.context * layout.stages)
     replicas = data * layout.context
-    if rest or not data or replicas * layout.tensor % (layout.expert_split * layout.expert) or batch % data:
+    if rest or not data or not layout.holds_experts(replicas) or batch % data:
         return None
     whole = layout.zero and layout.shards == layout.replicas and layout.strategy != "hsdp"
     shards = replicas if whole else math.gcd(layout.shards, replicas)

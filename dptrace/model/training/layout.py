@@ -68,6 +68,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """Return the GPUs that hold the same experts."""
         return self.replicas * self.tensor // (self.expert_split * self.expert)
 
+    def holds_experts(self, replicas: int) -> bool:
+        """Return whether so many replicas could share out the experts in the same way."""
+        return replicas * self.tensor % (self.expert_split * self.expert) == 0
+
     @property
     def expert_shards(self) -> int:
         """Return the GPUs over which the state of an expert is sharded, of those that share all other parameters."""
