@@ -58,8 +58,8 @@ def _qualified(mangled: str) -> str:
 _MAX_NAME = 56
 _MAX_IDENTIFIER = 80
 """A GEMM's name without blanks and brackets says its types, tile and layout from start to end."""
-_NO_SIGNATURE = re.compile(r"</|\s<(?!unnamed>)|<[\w ,]*>[A-Za-z]")
-"""What no C++ name has: brackets as in markup or a comparison, which are not template arguments."""
+_NO_SIGNATURE = re.compile(r"</|\s<(?!unnamed>)|<[\w ,]*>[A-Za-z]|^(?!void )[^>(:]*<[^>(:]*$")
+"""What no C++ name has: brackets as in markup or a comparison, ``loss<1``, which are not template arguments."""
 _WORD = re.compile(r"[^\W_]+")
 _COMMON_WORDS = {"void", "at", "native", "c10", "std", "detail", "unsigned", "const", "anonymous", "namespace"}
 """Words that distinguish kernels but carry no meaning."""

@@ -77,6 +77,7 @@ CASES = {
     "Memcpy HtoD (Pageable -> Device)": "Memcpy HtoD (Pageable -> Device)",
     "aten::addmm": "aten::addmm",
     "gemm</script><b>x</b>": "gemm</script><b>x</b>",
+    "loss<1 of step": "loss<1 of step",
     "warm <up> kernel": "warm <up> kernel",
     "void <unnamed>::f<float, ns::T<2>>(T1 *)": "f",
 }
