@@ -188,7 +188,7 @@ def _reason(trouble: str) -> str:
     error_lines = [line for line in lines if line.startswith("Error: ")]
     if error_lines:
         return error_lines[0].removeprefix("Error: ")
-    errors = [plain for line in lines if _is_error(plain := re.sub(r"^\[rank\d+\]: ?", "", line))]
+    errors = list(filter(_is_error, (re.sub(r"^\[rank\d+\]: ?", "", line) for line in lines)))
     return errors[0][:500] if errors else " ".join(lines[-_LAST_LINES:])[:500]
 
 

@@ -526,10 +526,11 @@ def _check_ranks(mode: str, options: dict[str, Any], processes: int) -> None:
 
 def _trainer_arguments(options: dict[str, Any]) -> tuple[str, ...]:
     flags = {True: "--{}", False: "--no-{}"}
+    given = [(option, options[option.field]) for option in OPTIONS if option.name != "out"]
     return tuple(
         flags[value].format(option.name) if option.type is bool else f"--{option.name}={value}"
-        for option in OPTIONS
-        if (value := options[option.field]) is not None and option.name != "out"
+        for option, value in given
+        if value is not None
     )
 
 

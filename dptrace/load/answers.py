@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class StoredAnswers(msgspec.Struct, frozen=True):
-    """Keeps answers about a run in the cache (:class:`dptrace.run.run.AnswerStore`)."""
+    """Keeps answers about a run in the cache."""
 
     files: tuple[Source, ...]
     identities: tuple[object, ...]
@@ -33,7 +33,13 @@ class StoredAnswers(msgspec.Struct, frozen=True):
         type: type[Value],
         compute: Callable[[], Value],
     ) -> Value:
-        """Return an answer that the cache has, or compute it, and keep it where nothing has changed since."""
+        """Return an answer that the cache has, or compute it, and keep it where nothing has changed since.
+
+        Args:
+            devices: of the run as it is asked; none of what is computed of others is kept.
+            question: all that the answer depends on besides the files, how they were read, and the code.
+            type: of the answer, whose values are plain.
+        """
         if devices is not self.devices:
             return compute()
         how = self.read_options.patterns, self.read_options.strict, self.read_options.ignore

@@ -47,11 +47,8 @@ def without_ignored_files(
     """
     if not ignored:
         return sources, {**found}
-    kept = [
-        index
-        for index in range(len(sources.files))
-        if not (isinstance(file := found[index], RankFile) and _rank(file) in ignored)
-    ]
+    left_out = {index for index, file in found.items() if isinstance(file, RankFile) and _rank(file) in ignored}
+    kept = [index for index in range(len(sources.files)) if index not in left_out]
     _refuse_none(kept, ignored)
     files = tuple(sources.files[index] for index in kept)
     notes = (*sources.notes, f"Left out: {ranks_text(sorted(ignored))}, as --ignore says.")

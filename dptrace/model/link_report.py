@@ -115,9 +115,8 @@ def link_report(measured: Mapping[str, Any]) -> dict[str, Any]:
     backend, ranks = measured["backend"], measured["ranks"]
     written = {kind: kinds.pop(kind) for kind in list(kinds) if kind not in COUNTED}
     found = {kind: _collective(kind, backend, ranks, samples) for kind, samples in kinds.items()}
-    unfitted = [
-        f"{kind}: no line could be fitted: {why}." for kind, one in found.items() if (why := one.pop("unfitted"))
-    ]
+    reasons = {kind: one.pop("unfitted") for kind, one in found.items()}
+    unfitted = [f"{kind}: no line could be fitted: {why}." for kind, why in reasons.items() if why]
     rates = {kind: one["busbw_gbps"] for kind, one in found.items()}
     kept = {key: value for key, value in measured.items() if key not in ("samples", "ranks_per_node")}
     return {

@@ -30,6 +30,7 @@ import numpy as np
 from dptrace.core.files import cache_folder
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64, unique
+from dptrace.core.launchers import RANK_VARIABLES, SIZE_VARIABLES
 from dptrace.core.units import sanitize
 from dptrace.errors import TraceError
 from dptrace.readers.formats import export_command, is_database
@@ -55,10 +56,6 @@ _BETWEEN = "\x1f"
 THREAD_BITS = 24
 THREAD = (1 << THREAD_BITS) - 1
 """Mask of a thread in ``globalTid``, and of a process in it without its thread."""
-
-# Variables of launchers, in the environment of a process that nsys started.
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
 
 
 def is_export(path: Path) -> bool:
@@ -317,7 +314,8 @@ class Export:
             texts += str(value).split(";") if name == "DeviceEnvironment" else []
         found = (re.fullmatch(r'(\w+)="?(\d{1,7})"?', text) for text in texts)
         values = {match[1]: int(match[2]) for match in found if match}
-        rank, size = (next((values[name] for name in names if name in values), None) for names in (_RANKS, _SIZES))
+        lists = (RANK_VARIABLES, SIZE_VARIABLES)
+        rank, size = (next((values[name] for name in names if name in values), None) for names in lists)
         return (rank, size) if rank is not None and (size is None or rank < size) else (None, None)
 
     def gpus(self, process: int | None) -> dict[int, GpuProperties]:

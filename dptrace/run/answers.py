@@ -28,7 +28,8 @@ def stored_answer(run: Run, question: str, type: type[Value], compute: Callable[
     if whole.answers is None or not _are_same(whole, whole.devices):
         return compute()
     about = (question, run.path, run.align, run.world_size, run.workload, run.metadata, selections)
-    return whole.answers(whole.devices, about, type, compute)
+    answer: Value = whole.answers(whole.devices, about, type, compute)
+    return answer
 
 
 def _are_same(run: Run, devices: Sequence[DeviceFigures]) -> bool:

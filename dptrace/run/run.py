@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
@@ -32,28 +32,12 @@ if TYPE_CHECKING:
     from dptrace.run.utilization import Utilization, Workload
     from dptrace.timeline.host_calls import Rereader, Result, SecondPass
 
-Value = TypeVar("Value")
-
 SCHEMA = 2
 """Version of the JSON that :meth:`Run.to_dict` returns: the meaning of a name in it never changes."""
 
 
-class AnswerStore(Protocol):
-    """Keeps answers about a run that was read from files."""
-
-    def __call__(
-        self,
-        devices: Sequence[DeviceFigures],
-        question: Sequence[object],
-        type: type[Value],
-        compute: Callable[[], Value],
-    ) -> Value:
-        """Return an answer that is known, or compute it; it is kept where files and *devices* are still as read.
-
-        Args:
-            question: all that the answer depends on besides the files, how they were read, and the code.
-            type: of the answer, whose values are plain.
-        """
+AnswerStore = Callable[[Sequence["DeviceFigures"], Sequence[object], type, Callable[[], Any]], Any]
+"""Returns an answer about a run that was read from files, or computes it: `dptrace.load.answers.StoredAnswers`."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)

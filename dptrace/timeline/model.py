@@ -34,6 +34,18 @@ class HostCause(IntEnum):
     """A blocking call while the device itself waits in a collective: another rank is the reason."""
 
 
+HOST_CAUSE_WORDS = {
+    HostCause.NOTHING_RECORDED: "nothing recorded",
+    HostCause.DATA_LOADING: "data loading",
+    HostCause.ALLOCATOR: "allocator call",
+    HostCause.SYNCHRONIZING: "synchronization",
+    HostCause.OPERATOR: "operator",
+    HostCause.PYTHON: "Python",
+    HostCause.PASSIVE: "blocked while the GPU waited in a collective",
+}
+"""What the Gantt page calls them."""
+
+
 class HostLabel(msgspec.Struct, frozen=True):
     """One thing that a host did."""
 

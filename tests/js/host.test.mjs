@@ -132,7 +132,8 @@ test("a call's own time is what the calls directly in it leave", () => {
 
 test("what the host did adds up to the gap, whatever its ends", () => {
   const labels = [[4, "aten::a", ""], [2, "cudaMalloc", "here"], [0, "", ""]];
-  const activity = new HostActivity({ labels, start: Float64Array.of(10, 20, 50, 60), label: Uint8Array.of(0, 1, 0, 2), end: 80 });
+  const words = ["nothing recorded", "data loading", "allocator call", "synchronization", "operator"];
+  const activity = new HostActivity({ words, labels, start: Float64Array.of(10, 20, 50, 60), label: Uint8Array.of(0, 1, 0, 2), end: 80 });
   for (let from = 0; from < 90; from += 3)
     for (let to = from + 1; to < 100; to += 5) {
       const spent = activity.spent(from, to), cover = (low, high) => Math.max(0, Math.min(to, high) - Math.max(from, low));

@@ -20,7 +20,7 @@ from dptrace.core.units import duration, plural
 from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import HOST_CALLS, CallKind, Flame, HostCalls
-from dptrace.timeline.model import HostActivity, Kind, Timeline
+from dptrace.timeline.model import HOST_CAUSE_WORDS, HostActivity, HostCause, Kind, Timeline
 from dptrace.viewers.gantt.chart import Axis, Chart, axes_of
 from dptrace.viewers.gantt.packing import differences, pack
 
@@ -303,6 +303,7 @@ def _activity(host: HostActivity, axis: Axis) -> dict[str, Any]:
     start, end, label = host.cut(*axis.recorded(0, axis.length_ns)) if len(host.start_ns) else (none, none, none)
     number, used = _numbered(label)
     return {
+        "words": [HOST_CAUSE_WORDS[cause] for cause in HostCause],
         "labels": [[host.labels[i].cause, host.labels[i].what, host.labels[i].where] for i in used],
         "delta": pack(np.diff(axis.since(start), prepend=0)),
         "label": pack(number),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from dptrace.core.launchers import RANK_VARIABLES
 from dptrace.errors import UsageError
 
 STANDARD_INPUT = "-"
@@ -31,8 +32,6 @@ _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accel
 """Those that ``python -m`` starts."""
 _LOCAL_RANK = ("--local_rank=", "--local-rank=")
 """What deepspeed and torch.distributed.launch put before all other words, for the script."""
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Where launchers say which rank a process is."""
 _OUTER = {
     *("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba"),
     *("nohup", "env", "time", "nice", "taskset", "numactl", "stdbuf", "sudo", "nsys", "ncu"),
@@ -47,7 +46,7 @@ def local_rank_words(words: Sequence[str]) -> list[str]:
 
 def is_first_rank() -> bool:
     """Return whether this process is rank 0 of whatever launcher started it, or has no launcher."""
-    return "0" == next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0")
+    return "0" == next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -405,7 +405,7 @@ def parse_compress(text: str) -> Compress:
 
 def _usual_bits(dtypes: Sequence[str]) -> int:
     """Return the bits of the widest floating point type that the run's messages have; 32 where none is named."""
-    return max((bits for dtype in set(dtypes) if dtype and (bits := _bits(dtype, 0))), default=32)
+    return max((_bits(dtype, 0) for dtype in set(dtypes) if dtype), default=0) or 32
 
 
 def _bits(dtype: str, usual: int) -> int:
