@@ -33,6 +33,7 @@ Value = TypeVar("Value")
 _MAGIC = b"dptrace\x01"
 _START = struct.Struct("<8sIxxxxQ")
 _ALIGN = 64
+"""Bytes that each array begins at a multiple of: a line of a processor's cache."""
 
 
 class CorruptArrayFile(Exception):

@@ -115,6 +115,7 @@ this long before the call that launched it."""
 _MIN_LAUNCHED = 0.5
 """Share of a GPU's kernels below which, if no more have their launch in the file, no phase can be trusted."""
 _MAX_OVERHEAD = 0.5
+"""Share by which the profiler may lengthen the self-test's steps, which are short, before it is said."""
 
 
 @dataclass(frozen=True, slots=True)

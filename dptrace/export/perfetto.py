@@ -59,6 +59,7 @@ _SEQUENCE = 1
 """All packets form one sequence, so that they share one table of interned names."""
 _NAMES_PER_PACKET = 1000
 _TRACKS_PER_PROCESS = 1 << 20
+"""A process's tracks have the ids that follow its own."""
 
 
 def write_perfetto(run: Run, aligned_run: AlignedRun, file: IO[bytes], progress: Callable[[float], None]) -> int:

@@ -27,6 +27,7 @@ _SHARES = frozenset({"all_gather", "reduce_scatter"})
 """Kinds whose call names the share of one rank, where nccl-tests counts the whole."""
 _PAIRS = {"ncclSend": "send", "ncclRecv": "recv"}
 _MAX_RANKS = 1 << 24
+"""A larger size of a communicator is no number of ranks."""
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ from dptrace.core.units import plural
 from dptrace.errors import TraceError
 
 _MAX_BYTES = 2 << 30
+"""A larger file is none that a compiler writes."""
 _RECORD = re.compile(r"^[VIWEC]\d{4} [^\]]*\] (\{.*\})$")
 _KEY = re.compile(r"fx_graph_cache_(?:hit|miss)$")
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)\n +(.*)$', re.MULTILINE)

@@ -22,6 +22,7 @@ from dptrace.record.windows import Plan, Request, WindowRequests, recorded_windo
 _POLL_NS = 1_000_000_000
 """How often a rank looks for requests: in the store each look takes about 0.1 ms."""
 _WARMUP = 2
+"""Steps before a capture in which the profiler runs and nothing is kept: it starts in the first of them."""
 
 
 def capture_folder(folder: Path, number: int) -> Path:

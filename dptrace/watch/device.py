@@ -16,7 +16,9 @@ from dptrace.record.safety import harmless
 from dptrace.watch.records import OTHER, STAGES
 
 _EVERY = 10
+"""Steps of which one is measured, so that it costs the host little."""
 _MOST_PENDING, _MOST_BORDERS = 8, 4096
+"""Measured steps whose events the GPU has not reached, and events of a step, above which a step is not measured."""
 
 
 class DeviceStages:

@@ -35,8 +35,11 @@ are at least this share of all."""
 _HISTORY = 50
 """Steps before which nothing is unusual."""
 _PAUSE_STEPS, _PAUSE_S = 100, 30.0
+"""Steps and seconds from one capture to the next."""
 _GROWTH, _GROWN_BYTES = 1.2, 256 << 20
+"""Factor and bytes by which a rank's memory has grown when it is captured: both, so that small models do not count."""
 _ANALYSIS_S = 300.0
+"""How long the end of a watch waits for the analyses of its captures."""
 _DOES = {
     "data": "waited for its data loader",
     "forward": "took longer in forward",

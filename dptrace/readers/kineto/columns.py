@@ -412,6 +412,7 @@ class _Memo(dict[Any, Any]):
 _OUT_OF_RANGE = -2
 """In place of the id of a device or a stream that is out of range, until it is counted."""
 _MAX_DEVICES = 1 << 16
+"""Ids above it come from damage: no machine has as many."""
 
 
 def _device(value: object) -> int:

@@ -275,6 +275,7 @@ def _args(event: Instant) -> tuple[int, ...] | None:
 
 
 _MAX_NUMBER = 1 << 62
+"""Sums of two such numbers fit into 64 bits."""
 
 
 def _whole(value: object) -> int | None:

@@ -42,7 +42,9 @@ _ON_CPU = 0.5
 """By how much of its time a transfer of gloo is longer under compute: between nothing, with cores to spare, and all of
 it, where its thread shares a core with compute."""
 _PASSES = 3
+"""What overlaps what changes with the durations of the pass before."""
 _SHORTEST_NS = 1_000
+"""Shorter tasks say little of a rate."""
 
 
 class Factor(msgspec.Struct, frozen=True):

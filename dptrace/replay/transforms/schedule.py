@@ -426,6 +426,7 @@ class _Rebuilt:
 
 
 _LONGEST_PAUSE_NS = 1_000_000
+"""A longer pause of a host is taken for a wait for the recorded messages."""
 
 
 def _own_of(model: Model, over: Int64, process: int) -> NDArray[np.bool_]:

@@ -45,6 +45,7 @@ _MOST = 4000
 _MARGIN = 0.5
 """Share of the view on either side whose intervals are sent, too."""
 _NARROW = 2**32
+"""Times below it are sent in four bytes."""
 
 
 def lane_of(store: TileStore, number: int) -> StoredLane:

@@ -25,6 +25,7 @@ NEVER = -(2**60)
 """End of the intervals of a category before its first one."""
 _CHUNK = 2**20
 _NARROW = 2**32
+"""Times below it are kept in four bytes."""
 
 Allocate: TypeAlias = Callable[[Any, tuple[int, ...]], NDArray[Any]]
 """Return an array of a type and shape, in memory or in a mapped file."""

@@ -156,6 +156,7 @@ def decoded(body: bytes, kind: type[Request]) -> Request:
 _LEVEL = 1
 """Of zlib: higher ones take several times as long and save little."""
 _GZIP = 31
+"""zlib's code for the largest window, in a gzip wrapper."""
 
 
 def quantized(cover_ns: NDArray[np.float64], column_ns: float) -> NDArray[np.uint8]:
