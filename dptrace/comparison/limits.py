@@ -203,7 +203,7 @@ class Threshold:
             text = f"it went from {change.a:.1f} % to {change.b:.1f} %" if self.signed else f"B has {change.b:.1f} %"
         elif self.figure == "mfu":
             number = (change.delta_percent or 0.0) if self.signed else change.b
-            relative = f" ({change.delta_percent or 0.0:+.1f} %)" if self.signed else ""
+            relative = f" ({change.delta_percent or 0.0:+.1f} %)".replace("-", MINUS) if self.signed else ""
             text = f"it went from {change.a:.1f} % to {change.b:.1f} %{relative}"
         elif not self.signed:
             number = 100 * change.b / wall if self.percent and wall else change.b
@@ -211,7 +211,7 @@ class Threshold:
         else:
             share = change.delta_percent
             number = (float("inf") if share is None else share) if self.percent else change.delta
-            relative = "" if share is None else f" ({share:+.1f} %)"
+            relative = "" if share is None else f" ({share:+.1f} %)".replace("-", MINUS)
             text = f"it went from {duration(change.a)} to {duration(change.b)}{relative}"
         return (number > self.value if self.above else number < self.value), text
 

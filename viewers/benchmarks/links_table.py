@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dptrace.core.units import duration, plural, sanitize
+from dptrace.core.units import MINUS, duration, plural, sanitize
 from dptrace.viewers.base.table import TextTable
 
 _LABELS = {
@@ -199,5 +199,5 @@ def _times(content: Mapping[str, Any]) -> TextTable:
 
 def _cell(row: Mapping[str, Any], best: bool) -> str:
     predicted, star = row["predicted_s"], " *" if best else ""
-    off = f" {100 * (row['median_s'] / predicted - 1):+.0f} %" if predicted else ""
+    off = f" {100 * (row['median_s'] / predicted - 1):+.0f} %".replace("-", MINUS) if predicted else ""
     return f"{duration(1e9 * row['median_s'])}{off}{star}"

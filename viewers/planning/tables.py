@@ -114,7 +114,9 @@ def _recorded_memory_tables(content: Row) -> Titled:
 
     def off(row: Row) -> str:
         measured, expected = row["measured_bytes"], row["expected_bytes"]
-        return f"{100 * (measured / expected - 1):+.1f} %" if expected and measured is not None else ""
+        if not expected or measured is None:
+            return ""
+        return f"{100 * (measured / expected - 1):+.1f} %".replace("-", MINUS)
 
     def held(key: str, none: str) -> Callable[[Row], str]:
         return cell(key, lambda size: byte_size(size) if size else "0 B", none)

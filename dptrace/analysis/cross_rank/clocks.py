@@ -16,7 +16,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.matching.pairing import READ_NS, Offset, estimate_offsets
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
-from dptrace.core.units import device_names, duration, plural, signed_duration
+from dptrace.core.units import MINUS, device_names, duration, plural, signed_duration
 from dptrace.timeline.model import Timeline
 
 # Bounds on clock offsets from messages between ranks: a message cannot arrive before it was sent.
@@ -355,7 +355,7 @@ def _notes(
         )
     for i in off if len(off) <= _MAX_LISTED else ():
         source = "messages between them" if i in by_messages else f"{plural(offsets[i].count, 'collective')}"
-        drifts = f", drifting by {offsets[i].drift * 1e6:,.1f} ppm" if offsets[i].drift else ""
+        drifts = f", drifting by {offsets[i].drift * 1e6:,.1f} ppm".replace("-", MINUS) if offsets[i].drift else ""
         notes.append(
             f"{names[i].replace('rank', 'Rank', 1)}'s clock is {_off(offsets[i])} {names[reference[i]]}'s "
             f"(± {duration(offsets[i].uncertainty_ns)}, from {source}{drifts})."
