@@ -217,7 +217,8 @@ def minor_findings(findings: Sequence[Finding]) -> list[str]:
             of = f" of rank {one.evidence.rank}" if one.kind == "straggler" else ""
             name = f"{one.kind.replace('_', ' ')}{of}"
             gains[name] = max(gains.get(name, 0), one.figure[0])
-    return [f"{name} {milliseconds(ns)} ms" for name, ns in gains.items()]
+    shown = ((name.replace("comm", "communication"), milliseconds(ns)) for name, ns in gains.items())
+    return [name if float(ms.replace(",", "")) == 0 else f"{name} {ms} ms" for name, ms in shown]
 
 
 def where(finding: Finding) -> str:

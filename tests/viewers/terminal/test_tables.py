@@ -266,5 +266,5 @@ def test_findings_that_gain_little_are_said_once_each() -> None:
     ]
     _, listed = minor_sentence(found).rstrip(".").split(": ")
 
-    assert {"straggler of rank 1 0.17 ms", "straggler of rank 0 0.00 ms", "copies 0.00 ms"} == set(listed.split(", "))
+    assert {"straggler of rank 1 0.17 ms", "straggler of rank 0", "copies"} == set(listed.split(", "))
     assert 3 == len(listed.split(", "))
