@@ -318,31 +318,24 @@ def simulate(name: str, settings: Settings) -> Outcome:
 
 def _bubble(name: str, settings: Settings) -> tuple[str, float]:
     """Return the formula of a schedule's bubble, with its numbers, and its value."""
-    ranks, micro_batches, chunks = settings.ranks, settings.micro_batches or settings.ranks, settings.chunks
-    symbol, numbers, times = "M", f"{micro_batches}", micro_batches
-    if name == "interleaved":
-        if micro_batches % ranks:
-            raise UsageError(f"--micro-batches {micro_batches}: interleaved needs a multiple of {ranks}, the ranks.")
-        symbol, numbers, times = "M·V", f"{micro_batches}·{chunks}", micro_batches * chunks
-    if name == "zero-bubble":
-        if micro_batches < ranks:
-            raise UsageError(f"--micro-batches {micro_batches}: zero-bubble needs at least {ranks}, one for each rank.")
-        symbol, numbers, times = "3M", f"3·{micro_batches}", 3 * micro_batches
-    waits, waited = ranks - 1, "P-1"
-    if name == "zb-v":
-        if micro_batches < 2 * ranks - 1:
-            raise UsageError(f"--micro-batches {micro_batches}: zb-v needs at least {2 * ranks - 1}, 2P-1.")
-        symbol, numbers, times = "6M", f"6·{micro_batches}", 6 * micro_batches
-    if name == "dualpipe":
-        if ranks % 2 or micro_batches % 2 or micro_batches < 2 * ranks:
-            raise UsageError(
-                f"--ranks {ranks}, --micro-batches {micro_batches}: dualpipe needs an even number of ranks, and an "
-                f"even number of micro-batches, at least {2 * ranks}."
-            )
-        symbol, numbers, times = "3M", f"3·{micro_batches}", 3 * micro_batches
-        waits, waited = ranks // 2 - 1, "P/2-1"
+    ranks, count = settings.ranks, settings.micro_batches or settings.ranks
+    possible, needs = {
+        "interleaved": (count % ranks == 0, f"a multiple of {ranks}, the ranks"),
+        "zero-bubble": (count >= ranks, f"at least {ranks}, one for each rank"),
+        "zb-v": (count >= 2 * ranks - 1, f"at least {2 * ranks - 1}, 2P-1"),
+        "dualpipe": (
+            ranks % 2 == count % 2 == 0 and count >= 2 * ranks,
+            f"even --ranks, and {2 * ranks} or more, even",
+        ),
+    }.get(name, (True, ""))
+    if not possible:
+        raise UsageError(f"--micro-batches {count}: {name} needs {needs}.")
+    times = {"interleaved": settings.chunks, "zero-bubble": 3, "zb-v": 6, "dualpipe": 3}.get(name, 1)
+    symbol, numbers = ("M", f"{count}") if times == 1 else (f"{times}M", f"{times}·{count}")
+    symbol, numbers = ("M·V", f"{count}·{times}") if name == "interleaved" else (symbol, numbers)
+    waits, waited = (ranks // 2 - 1, "P/2-1") if name == "dualpipe" else (ranks - 1, "P-1")
     formula = f"({waited})/({symbol}+{waited}) = {waits}/({numbers}+{waits})"
-    return formula, waits / (times + waits)
+    return formula, waits / (times * count + waits)
 
 
 def _cost(pipeline: Pipeline, steps: tuple[Step, ...], end: int, bubble: float, formula: str) -> Cost:

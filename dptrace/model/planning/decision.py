@@ -209,7 +209,7 @@ def _node(description: Description) -> tuple[Question, str, Callable[[Layout], b
     gpus = min(description.gpus, description.node)
     alone = msgspec.structs.replace(
         description, gpus=gpus, batch=gpus, micro_batch=1, tp=1, cp=1, pp=1, ep=1 if description.experts > 1 else None,
-        zero=3 if gpus > 1 else None, strategy=None, schedule=None,
+        zero=3 if gpus > 1 else None, strategy=None, schedule=None, expert_tp=None,
     )  # fmt: skip
     held = best_of([one.plan for one in search(alone) if one.plan.layout.shards in (1, gpus)])
     usable = USABLE * held.plan.gpu.memory_bytes

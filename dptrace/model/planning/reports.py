@@ -406,7 +406,9 @@ def _computes(step: StepPrediction, gpus: int, source: str) -> str:
 # dptrace advise
 
 
-_OF_THE_PLAN = ("strategy", "tp", "cp", "pp", "ep", "zero", "shards", "micro_batch", "recompute", "schedule")
+_OF_THE_PLAN = tuple(
+    ["strategy", "tp", "cp", "pp", "ep", "expert_tp", "zero", "shards", "micro_batch", "recompute", "schedule"]
+)
 _OF_ONE_COMMAND = (*_OF_THE_PLAN, "virtual_stages")
 """Options that a candidate's command has only where they are its own."""
 _PARTS = {
@@ -533,6 +535,7 @@ def _command(one: Candidate, description: Description) -> str:
     own |= {"cp": layout.context} if layout.context > 1 else {}
     own |= {"pp": layout.stages} if layout.strategy in ("pp", "3d") else {}
     own |= {"ep": layout.expert} if layout.expert > 1 else {}
+    own |= {"expert_tp": layout.expert_tensor} if layout.expert_tensor else {}
     own |= {"schedule": layout.schedule} if staged else {}
     own |= {"virtual_stages": layout.virtual_stages} if staged and layout.schedule == "interleaved" else {}
     own |= {"zero": layout.zero} if split else {}

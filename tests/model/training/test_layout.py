@@ -1,4 +1,4 @@
-"""Activations in flight, as run.json has them."""
+"""Degrees of parallelism, and activations in flight as run.json has them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dptrace.errors import UsageError
+from dptrace.model.planning.describe import Description
 from dptrace.model.training.layout import bubble_share, held_activations, micro_batches_in_flight, micro_batches_needed
+from dptrace.model.training.step import groups
 
 ENTRY = {"schedule": "1f1b", "rank": 0, "ranks": 2, "stages": [0], "micro_batches": 4, "in_flight": 3}
 
@@ -68,3 +71,18 @@ def test_no_fewer_micro_batches_suffice(schedule: str, stages: int, bubble: floa
 
     assert (bubble_share(schedule, stages, needed, 2) or 0) <= bubble * (1 + 1e-6)
     assert needed == 1 or (bubble_share(schedule, stages, needed - 1, 2) or 0) > bubble * (1 - 1e-6)
+
+
+def test_experts_are_spread_over_gpus_that_split_layers() -> None:
+    """Megatron Bridge's layout of Qwen3-235B on 256 H100s: 32 GPUs of a stage hold 4 of the 128 experts each, whole."""
+    told: dict[str, Any] = {"model": "qwen3-235b-a22b", "gpus": 256, "strategy": "3d", "tp": 2, "pp": 8, "ep": 32}
+    one = Description(**told, expert_tp=1, zero=1, schedule="interleaved", virtual_stages=4, batch=2048)
+    layout = one.layout("3d")
+    experts = groups(one.plan(layout, 2048, 1, "none"))[1]
+
+    assert (16, 1, 1, 1) == (layout.replicas, layout.expert_split, layout.expert_replicas, layout.expert_shards)
+    assert experts.parameters == pytest.approx(94 / 8 * 128 / 32 * 3 * 4096 * 1536)
+    with pytest.raises(UsageError, match="--expert-tp 1"):
+        Description(**told).layout("3d")
+    with pytest.raises(UsageError, match="must divide the 2 GPUs"):
+        Description(**told, expert_tp=4).layout("3d")
