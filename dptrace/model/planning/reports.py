@@ -406,8 +406,9 @@ def _computes(step: StepPrediction, gpus: int, source: str) -> str:
 # dptrace advise
 
 
-_OF_THE_PLAN = tuple(
-    ["strategy", "tp", "cp", "pp", "ep", "expert_tp", "zero", "shards", "micro_batch", "recompute", "schedule"]
+_OF_THE_PLAN = (
+    *("strategy", "tp", "cp", "pp", "ep", "expert_tp", "zero", "shards"),
+    *("schedule", "micro_batch", "recompute"),
 )
 _OF_ONE_COMMAND = (*_OF_THE_PLAN, "virtual_stages")
 """Options that a candidate's command has only where they are its own."""
