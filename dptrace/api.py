@@ -110,6 +110,7 @@ def open(
     dask: str | None = None,
     figures_only: bool = False,
     ignore: Iterable[int] = (),
+    window: int | None = None,
     align: bool = True,
 ) -> Run:
     """Read a run: a run folder, a trace file, several files, a folder or a glob of traces, or URLs of them.
@@ -129,6 +130,7 @@ def open(
         figures_only: drop all intervals but communication once the figures are computed. This keeps runs of thousands
             of ranks small; pictures and :meth:`Run.kernels` need the intervals.
         ignore: ranks to leave out, as if they had not been recorded.
+        window: of several windows of each process, which a schedule that repeats writes, the number of one, from 1.
         align: correct clocks that are off before ranks are compared, drawn or exported.
 
     Raises:
@@ -145,6 +147,7 @@ def open(
     read_options = ReadOptions(
         *(patterns, rules, step_range, strict, cache, jobs, dask, figures_only),
         ignore=tuple(sorted(ranks_of(ignore))),
+        window=window,
         align=align,
     )
     return Run(**vars(open_run([path_text(path) for path in paths], read_options)))

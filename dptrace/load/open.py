@@ -29,6 +29,7 @@ from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
 from dptrace.load.spoiled import only_whole_steps, spoiling, without_ignored, without_ignored_files
 from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
+from dptrace.load.windows import with_window
 from dptrace.readers.communication import communication_names
 from dptrace.readers.discovery import Sources, find
 from dptrace.readers.source import Source, file_name, rank_in_name, redact
@@ -141,7 +142,7 @@ def open_run(
     communication_names((), read_options.comm_patterns)
     read_rules(read_options.phase_labels)
     results, share = dict[int, RankFile | DptraceError](), SharedValues()
-    sources = without_ignored(sources or find(paths), read_options.ignore)
+    sources = with_window(without_ignored(sources or find(paths), read_options.ignore), read_options.window)
     found, keeps = sources.files, read_options.cache and not read_options.figures_only
     identities = identities_of(found) if keeps else (None,)
     progress(0, len(sources.files), sources.files[0].name)

@@ -41,6 +41,8 @@ class ReadOptions:
     """Also read operators with their inputs, in the same pass over each file, for what is asked of them next."""
     ignore: tuple[int, ...] = ()
     """Ranks that are left out, as if they had not been recorded."""
+    window: int | None = None
+    """Which of several windows of each process is read, from 1; None where each has one."""
     align: bool = True
     """Correct clocks that are off before ranks are compared, drawn or exported; it changes nothing that is read."""
 

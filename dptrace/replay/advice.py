@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import is_compiled, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.core.units import byte_size, duration, share
@@ -72,10 +73,7 @@ def recorded_step(run: Run) -> RecordedStep:
 def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
     """Yield the questions, from what limits the step to each goal that the recording can answer."""
     yield _limit(step)
-    part = step.data_loading_ns / step.wall_ns
-    answer = "yes: more workers" if part >= RULES["data"].value else "no"
-    numbers = f"{duration(step.data_loading_ns)} of a step, {share(part)}"
-    yield ask("data", answer, numbers, part)
+    yield _data(run, step)
     if whole := step.overlapped_ns + step.transfer_ns:
         hidden = step.overlapped_ns / whole
         numbers = f"{share(hidden)} of {duration(whole)} without waiting"
@@ -97,6 +95,20 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
         part = step.wait_ns / step.wall_ns
         answer = "yes" if part >= RULES["straggler"].value else "no"
         yield ask("straggler", answer, f"{duration(step.wait_ns)} of a step, {share(part)}", part)
+
+
+def _data(run: Run, step: RecordedStep) -> Question:
+    """Ask whether a step waits for data: on the mean rank, or on one that the others wait for, which waits for all."""
+    ns, where, late = step.data_loading_ns, "", set(run.cross_rank.waits_for())
+    about = (finding.evidence for finding in findings_of(run))
+    late |= {rank for one in about if isinstance(one, Straggler) and one.cause == "data_loading" for rank in one.ranks}
+    for device in run.devices:
+        rank, waited = device.timeline.rank, device.idle_causes["data_loading_ns"]
+        if rank in late and "data_loading_ns" not in device.split.unknown and len(waited) and waited.mean() > ns:
+            ns, where = float(waited.mean()), f" on rank {rank}, which others wait for"
+    part = ns / step.wall_ns
+    answer = "yes: more workers" if part >= RULES["data"].value else "no"
+    return ask("data", answer, f"{duration(ns)} of a step{where}, {share(part)}", part)
 
 
 def _limit(step: RecordedStep) -> Question:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import dptrace
-from dptrace.replay.advice import recorded_advice
+from dptrace.replay.advice import recorded_advice, recorded_questions, recorded_step
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
+from tests.support.mesh import Mesh
 from tests.support.paths import TRACES
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
@@ -169,3 +170,13 @@ def test_all_late_ranks_together_gain_what_no_straggler_does() -> None:
     assert "wait for rank 1:" in late["reason"]
     assert pytest.approx(sum(shown)) == late["gain_ns"]
     assert 0 < late["gain_ns"] <= run.whatif(no_straggler=True).step_gain_ns
+
+
+def test_the_rank_that_others_wait_for_is_asked_for_its_data(tmp_path: Path) -> None:
+    """Rank 5 waits 600 µs for data in each step, and all others for it: of the mean rank that is an eighth."""
+    run = dptrace.open(Mesh(late_us={5: 600}).write(tmp_path / "run"), cache=False)
+
+    questions = {question.name: question for question in recorded_questions(run, recorded_step(run))}
+
+    assert questions["data"].answer.startswith("yes")
+    assert "rank 5" in questions["data"].numbers

@@ -63,6 +63,7 @@ _PATTERN = "Also count kernels with a matching name as communication; repeatable
 _PHASE_LABELS = "Count work under labels that match as a phase, 'REGEX=backward'; repeatable."
 _STEP_RANGE = "Take the ranges with this name as the steps: NVTX's, or record_function's."
 _IGNORE = "Leave a rank out, such as one whose file is damaged; repeatable."
+_WINDOW = "Of several windows of each process (a schedule that repeats), the N-th."
 _DASK = "Read on a Dask cluster: tcp://scheduler:8786, or 'local' for one here."
 _READ = field_of("read_options", ReadOptions())
 reading_options = group(
@@ -70,6 +71,7 @@ reading_options = group(
     click.option("--phase-labels", multiple=True, metavar="RULE", help=_PHASE_LABELS, **_READ),
     click.option("--step-range", metavar="NAME", default="", help=_STEP_RANGE, **_READ),
     click.option("--ignore", multiple=True, type=Whole(0), metavar="RANK", help=_IGNORE, **_READ),
+    click.option("--window", type=Whole(1), metavar="N", help=_WINDOW, **_READ),
     click.option("--strict", is_flag=True, help=_STRICT, **_READ),
     click.option(
         "--no-cache", "cache", flag_value=False, default=True, help="Neither use nor write the cache.", **_READ

@@ -1,0 +1,46 @@
+"""Folders with several windows of each process, as torch's handler writes them under a schedule that repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.errors import DptraceError, UsageError
+from tests.support.mesh import Mesh
+
+TIMES = (1759300074000000000, 1759300999000000000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two windows of each of four ranks: of three steps, and of two."""
+    found = tmp_path / "windows"
+    for time, steps in zip(TIMES, (3, 2), strict=True):
+        for file in Mesh(tp=2, dp=2, steps=steps).write(found).glob("*.rank*"):
+            host = file.name.partition(".")[0]
+            file.rename(found / f"{host}.{time}.pt.trace.json")
+    return found
+
+
+@pytest.mark.parametrize(("window", "steps"), [(1, 4), (2, 3)])
+def test_a_window_is_chosen_by_its_number(folder: Path, window: int, steps: int) -> None:
+    """In the order of their times, on all ranks."""
+    run = dptrace.open(folder, window=window, cache=False)
+
+    assert (0, 1, 2, 3) == run.ranks
+    assert {steps} == {len(timeline.windows) for timeline in run.timelines}
+
+
+def test_several_windows_are_refused_before_they_are_read(folder: Path) -> None:
+    """The message names two of them, and what chooses one; one that is not there is wrong use."""
+    for file in folder.iterdir():
+        file.write_text("{")
+
+    with pytest.raises(DptraceError, match="2 windows") as caught:
+        dptrace.open(folder, cache=False)
+
+    assert all(str(time) in str(caught.value) for time in TIMES)
+    with pytest.raises(UsageError, match="2 windows"):
+        dptrace.open(folder, window=3, cache=False)
