@@ -19,13 +19,14 @@ export class Steps {
   toggle() {
     if (this.opener.hidden) return;
     if (this.card.key === "steps") return void this.card.hide();
-    const note = element("p", "quiet", "Choose two or more: each begins at 0, on one axis.");
     const rows = stepsOf(this.scene).map((step) => {
       const { key, label, name } = step, ns = stepLength(this.scene, step);
       const choice = button("link", label, { title: visible(name), onclick: () => this.#choose(key, choice) });
       choice.setAttribute("aria-pressed", String(this.chosen.has(key)));
       return { cells: [choice, duration(ns)], values: [label, ns] };
     });
+    // A server knows steps by their numbers, which those of other programs can lack.
+    const note = element("p", "quiet", rows.length ? "Choose two or more: each begins at 0, on one axis." : "The names of these steps end in no number of their own, by which the server of this page would find them.");
     const all = button("chip", "Show the whole run", { hidden: !this.scene.compared, onclick: () => this.go("") });
     this.card.show("steps", "Compare steps", [note, all, sortable(["step", "length"], rows)]);
   }
