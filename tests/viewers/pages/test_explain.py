@@ -38,7 +38,7 @@ def test_it_has_steps_text_and_pages(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_page_loads_nothing(name: str) -> None:
     """It has no address, and its policy allows its own script only."""
-    page = document(explained(name, 3))
+    page = document(explained(name, 4))
 
     assert not re.search(r'(?:src|href)="(?!#)', page)
     assert "default-src &#39;none&#39;" in page
