@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -60,6 +62,8 @@ SCHEMA = 1
 _MAX_LISTED, _MAX_LISTED_STEPS = 3, 4
 """Parts that the summary names; left-out steps that a note names."""
 _OF_COLLECTIVES = ("exposed_wait_ns", "transfer_ns", "wait_ns")
+_WAITING = 0.25
+"""Share of what a step takes longer that the mean rank waits at least where late ranks are looked for."""
 _MOSTLY = 0.8
 """Share of the change of exposed communication from which waiting is what changed."""
 _MIN_NS = 1_000
@@ -401,9 +405,13 @@ def _summarize(comparison: Comparison) -> str:
     if not any(change.delta for change in every):
         lacking = any(sample.incomparable for sample in (*comparison.before, *comparison.after))
         return f"No difference beyond noise: every {'known ' * lacking}figure is the same to the nanosecond."
+    where = "B is" if comparison.several else "In these two recordings, B is"
+    if wall.beyond and (late := _late_rank(comparison, wall)):
+        moved = _moved(comparison, waiting=False)
+        means = f" Means over ranks{_list(moved)}." if moved else ""
+        return f"{where} {_faster(wall)} per step: {late}.{means}"
     moved = _moved(comparison)
     if wall.beyond:
-        where = "B is" if comparison.several else "In these two recordings, B is"
         return f"{where} {_faster(wall)} per step{_list(moved)}."
     if moved:
         return f"{_undecided_wall(wall)}, but its parts differ{_list(moved)}."
@@ -419,8 +427,12 @@ def _summarize(comparison: Comparison) -> str:
     return f"No difference beyond noise in the step time ({_interval(wall)}{_power(wall)}).{but}"
 
 
-def _moved(comparison: Comparison) -> list[str]:
-    """Return the changes beyond noise but the wall time of all steps, in words: parts first, largest first."""
+def _moved(comparison: Comparison, waiting: bool = True) -> list[str]:
+    """Return the changes beyond noise but the wall time of all steps, in words: parts first, largest first.
+
+    Args:
+        waiting: with exposed communication, which is mostly waiting.
+    """
     every = {change.name: change for change in (*comparison.changes, *comparison.wait_and_transfer)}
     causes = () if "idle_ns" in every and every["idle_ns"].beyond else CAUSES
     names = [name for name in every if name not in ("wall_ns", *CAUSES) or name in causes]
@@ -439,6 +451,8 @@ def _moved(comparison: Comparison) -> list[str]:
         rows = [(row.label, row.transfer) for row in _not_resized(comparison.collective_changes) if row.transfer]
         texts += [(change, f"transfer of {label}", _share(change)) for label, change in rows if change.beyond]
     texts.sort(key=lambda one: (one[0].name not in PARTS, -abs(one[0].delta)))
+    if not waiting:
+        return [f"{name} {signed_duration(one.delta)}{at}" for one, name, at in texts if one.name != "exposed_comm_ns"]
     late = _who_is_late(comparison, every)
     return [
         f"{late if late and change is every['exposed_comm_ns'] else name} {signed_duration(change.delta)}{where}"
@@ -459,24 +473,44 @@ def _who_is_late(comparison: Comparison, every: Mapping[str, Change]) -> str:
     else:
         is_known = wait.beyond and _MOSTLY <= wait.delta / (exposed.delta or 1) <= 1 / _MOSTLY
         least = abs(wait.delta) / 2
-    more, less = (comparison.b, comparison.a) if exposed.delta > 0 else (comparison.a, comparison.b)
-    if not is_known or isinstance(more.run, StoredRun) or isinstance(less.run, StoredRun):
+    late, ns = _latest(comparison, exposed) if is_known else ("", 0)
+    return f"waiting because {late}" if late and ns >= least else ""
+
+
+def _late_rank(comparison: Comparison, wall: Change) -> str:
+    """Return which ranks are late with what a step loses by it, where that is nearly all that it changed by."""
+    wait = next((change for change in comparison.wait_and_transfer if change.name == "exposed_wait_ns"), None)
+    if wait is not None and wait.delta / wall.delta < _WAITING:
         return ""
-    before = {tuple(finding.about(Straggler).ranks): finding.figure[0] for finding in _stragglers(less.run)}
-    largest = max(_stragglers(more.run), key=lambda finding: finding.figure[0], default=None)
-    if largest is None:
-        return ""
-    ranks, cause = largest.about(Straggler).ranks, largest.about(Straggler).cause
-    if largest.figure[0] - before.get(tuple(ranks), 0) < least:
-        return ""
-    is_one, now = len(ranks) == 1, exposed.delta > 0
+    late, ns = _latest(comparison, wall)
+    is_most = late and _MOSTLY <= ns / abs(wall.delta) <= 1 / _MOSTLY
+    return f"{late} {signed_duration(math.copysign(ns, wall.delta))}" if is_most else ""
+
+
+def _latest(comparison: Comparison, change: Change) -> tuple[str, int]:
+    """Return which ranks are late in the run with more of a figure, in words, and what a step loses more by it."""
+    now = change.delta > 0
+    more, less = (comparison.b, comparison.a) if now else (comparison.a, comparison.b)
+    if isinstance(more.run, StoredRun) or isinstance(less.run, StoredRun):
+        return "", 0
+    before, after = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
+    causes: dict[tuple[int, ...], str] = {}
+    for lost, run in ((before, less.run), (after, more.run)):
+        for finding in sorted(_stragglers(run), key=lambda finding: finding.figure[0]):
+            late_ranks = finding.about(Straggler)
+            ranks = tuple(late_ranks.ranks)
+            lost[ranks] += finding.figure[0]
+            causes[ranks] = late_ranks.cause
+    if not after:
+        return "", 0
+    (ranks, ns), *_ = after.most_common(1)
+    is_one, who = len(ranks) == 1, ranks_text(ranks)
     late = (("is" if is_one else "are") if now else ("was" if is_one else "were")) + " late"
-    who = ranks_text(ranks)
-    if cause in HOST_CAUSES:
+    if causes[ranks] in HOST_CAUSES:
         who = f"{who}'s host" if is_one else f"the hosts of {who}"
-    elif cause == "compute":
+    elif causes[ranks] == "compute":
         who, late = f"the compute of {who}", f"{'takes' if now else 'took'} longer"
-    return f"waiting because {who} {late}"
+    return f"{who} {late}", ns - before[ranks]
 
 
 def _stragglers(run: Run) -> list[Finding]:

@@ -17,6 +17,7 @@ from dptrace.errors import DptraceError
 from dptrace.replay.absent import absent_ranks
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.gains import GainEstimate, Measurer, late_ranks
+from dptrace.replay.stalls import shared_stalls
 from dptrace.replay.transforms.change import Change, HiddenCollectives
 from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.replay.whatif import replay_of_some
@@ -99,7 +100,7 @@ class FindingList:
     def _find(self, progress: Progress) -> tuple[Finding, ...]:
         run = self._run
         context, found = FindingContext(run.cross_rank, run.metadata), detected(run.cross_rank, run.metadata)
-        if not context.devices or (len(run.timelines) == 1 and not found):
+        if not context.devices or (len(run.timelines) == 1 and not found and not run.on_cpu):
             return ()
         if self._refusal is not None:
             found = (*measured_waiting(context), *found)
@@ -109,6 +110,8 @@ class FindingList:
         if late and not any(one.is_known for one in late):
             waiting = [replace(one, gain=late[0].finding.gain) for one in measured_waiting(context)]
             late = []
+        stalls = shared_stalls(run, self._measurer.replay.model, self._measurer.mean_step_ns)
+        late += [self._measured(*stall) for stall in stalls]
         return _with_unknown(self._ordered(late, found, progress), waiting)
 
     def of_late_ranks(self) -> str:
@@ -296,6 +299,9 @@ class FindingList:
         elif ns < _FAR_BELOW * gain.ns:
             left = duration(ns) if ns else "nothing"
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
+        elif one.lost_ns and not gain.low_ns and ns <= (gain.high_ns or 0):
+            reason = f"Can't tell it from noise: without it, these steps gain 0 to {duration(gain.high_ns or 0)} each."
+            reason = "Seen in one step: can't tell if it comes again." if _is_once(one) else reason
         gain = replace(gain, marginal_ns=ns, share=ns / self._measurer.mean_step_ns, reason=reason)
         return replace(finding, gain=gain, needed=is_needed)
 

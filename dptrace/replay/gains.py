@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.graph.schedule import Times
 from dptrace.replay.late_nodes import by_node, node_of, ranks_by_node
+from dptrace.replay.noise import beyond_noise
 from dptrace.replay.paths import path_of_run
 from dptrace.replay.reach import reach_text
 from dptrace.replay.simulation import WALL, SteadyState, StepLengths, mean_range, steady_state, step_lengths
@@ -316,10 +317,6 @@ class _Group(msgspec.Struct, frozen=True, eq=False, dict=True):
         several = max(len(timeline.windows) for timeline in run.timelines) > 1
         return several and len(self.steps) == 1
 
-    def is_jitter(self, run: Run) -> bool:
-        """Whether a host is a little slower here and there, in fewer than half of several steps."""
-        return self.cause == "slower_host" and 2 * len(self.steps) < max(len(one.windows) for one in run.timelines)
-
     @cached_property
     def steps(self) -> list[str]:
         """The steps that have most of it; what others have of the same cause is jitter."""
@@ -359,9 +356,12 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
     least = MIN_SHARE * measurer.step_ns * measurer.steps
     # What a rank does that stands for many others is none of theirs alone: jitter.
     most = 1 if model.of is None else max(1, round(_MOST_ALIKE * len(model.of.whole.ranks)))
-    own = [delay for delay in delays if len(delay.ranks) <= most]
     nodes = ranks_by_node(model.whole)
-    groups = [group for group in _grouped(own, nodes) if group.ns >= least and not group.is_jitter(run)][:_MAX_FINDINGS]
+    groups = _grouped([delay for delay in delays if len(delay.ranks) <= most], nodes)
+    large = [group for group in groups if group.ns >= least]
+    small = _lost(delay for group in groups if group.ns < least for delay in group.delays)
+    told = beyond_noise([(group.cause, _lost(group.delays)) for group in large], small, _steps_of(run))
+    groups = [group for group, is_told in zip(large, told, strict=True) if is_told][:_MAX_FINDINGS]
     found = []
     for group in groups:
         finding = _finding(run, group, measurer.mean_step_ns, _what_follows(model, group.largest.excess))
@@ -371,22 +371,35 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
         reach = reach_text(model, group.ranks[0], late) if len(group.ranks) == 1 else ""
         finding = replace(finding, text=f"{finding.text} {reach}".rstrip())
         found.append(LateRanks(finding, group.change, group.lost_ns(model) / measurer.steps))
-    large = {id(excess) for group in groups for excess in group.excesses}
-    left = [delay for delay in delays if id(delay.excess) not in large]
+    named = {id(excess) for group in groups for excess in group.excesses}
+    left = [delay for delay in delays if id(delay.excess) not in named]
     if shown := [delay for delay in left if delay.selected]:
         change = WithoutExcesses("no rank late now and then", tuple(delay.excess for delay in left))
         found.append(LateRanks(_jitter(run, shown, measurer.mean_step_ns), change, 0.0))
     return found
 
 
+def _lost(delays: Iterable[_Delay]) -> Counter[tuple[int, str]]:
+    """Return what each rank loses in each step."""
+    lost = Counter[tuple[int, str]]()
+    for delay in delays:
+        for rank in delay.ranks:
+            lost[rank, delay.step] += delay.excess.ns
+    return lost
+
+
 def _jitter(run: Run, delays: Sequence[_Delay], step_ns: float) -> Finding:
     """Describe the delays that belong to no other finding."""
     ranks = sorted({rank for delay in delays for rank in delay.ranks})
     are = "is late now and then" if len(ranks) == 1 else "are late in turns"
-    text = f"{ranks_text(ranks, capital=True)} {are}, each time a little and for another reason: jitter."
+    lacking = sum(delay.excess.ns for delay in delays if delay.excess.cause == NO_CORE)
+    is_lacking = 2 * lacking > sum(delay.excess.ns for delay in delays)
+    text = f"{ranks_text(ranks, capital=True)} {are}: jitter; can't tell a cause from noise."
+    text += " Most of the time, there was no core to run on." if is_lacking else ""
     advice = "Pin processes to cores, and look for other load on the hosts; with more ranks than cores, expect it."
     worst = max(delays, key=lambda delay: delay.excess.ns)
-    evidence = Jitter(rank=worst.rank, step=worst.step or None, ranks=ranks)
+    cause = NO_CORE if is_lacking else None
+    evidence = Jitter(rank=worst.rank, step=worst.step or None, ranks=ranks, cause=cause)
     counted = sum(delay.excess.ns for delay in delays) // max(1, _steps_of(run) * len(run.ranks))
     return Finding("jitter", text, advice, counted, min(1.0, counted / max(1.0, step_ns)), evidence)
 

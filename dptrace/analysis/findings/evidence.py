@@ -77,6 +77,8 @@ class Jitter(Evidence, frozen=True, kw_only=True):
     rank: int
     step: str | None
     ranks: list[int]
+    cause: str | None = None
+    """``no_core`` where that is most of it."""
 
 
 class LastGradients(msgspec.Struct, frozen=True):
@@ -158,6 +160,8 @@ class Idle(Evidence, frozen=True, kw_only=True):
     once: bool | None
     what: str | None = None
     where: str | None = None
+    ranks: list[int] | None = None
+    """Those whose hosts all pause there; of idle GPUs, none."""
     gaps_ns: list[int] | None = None
     unprofiled_step_ns: int | None = None
     unprofiled_gain_ns: int | None = None

@@ -75,7 +75,7 @@ def nothing_found(on_cpu: bool = False, is_limited: bool = False) -> str:
     """Return what follows "Findings:" for a run without any; *is_limited* if figures of it are unknown."""
     if is_limited:
         return "none of what is known; of figures that are unknown none can be made."
-    idle = " Idle time on a CPU, which is Python between operators, does not count here." if on_cpu else ""
+    idle = " Short gaps on a CPU, which are Python between operators, do not count here." if on_cpu else ""
     return f"nothing takes 1 % of a step or more that could be saved.{idle}"
 
 

@@ -38,7 +38,7 @@ _COUNTED = 500
 """Number of a device's longest gaps that are added up."""
 _STANDS_OUT = 0.15
 """Share of the longer gaps from which the place of most of them is named."""
-_MIN_GAP_NS = 300_000
+PAUSE_NS = 300_000
 """Shortest gap that is named."""
 _MAX_NAMED = 2
 """Gaps that a finding names."""
@@ -65,7 +65,7 @@ def longest_gaps(device: DeviceFigures, cause: str, gaps: IntervalSet, total_ns:
     if cause not in HOST_CAUSES:
         return []
     starts, ends = gaps
-    least = max(_NOTABLE * total_ns, _MIN_GAP_NS)
+    least = max(_NOTABLE * total_ns, PAUSE_NS)
     found = []
     for number in np.argsort(starts - ends, kind="stable")[:_EXAMINED].tolist():
         start, end = int(starts[number]), int(ends[number])
@@ -142,14 +142,14 @@ def _activity(label: HostLabel) -> str:
 # Pauses: long stretches in which the trace shows nothing of the host.
 
 
-_PAUSE = 0.02
+PAUSE_SHARE = 0.02
 """Share of the mean step from which a stretch without any host event is a pause."""
 
 
 def pauses(timeline: Timeline) -> IntervalSet:
     """Return when nothing of the host is recorded for at least 2 % of the mean step, and 300 µs, at a time."""
     start, end = timeline.host.intervals(HostCause.NOTHING_RECORDED)
-    long = end - start >= max(_MIN_GAP_NS, _PAUSE * timeline.windows.wall_ns / max(len(timeline.windows), 1))
+    long = end - start >= max(PAUSE_NS, PAUSE_SHARE * timeline.windows.wall_ns / max(len(timeline.windows), 1))
     return subtract((start[long], end[long]), timeline.data_loading)
 
 

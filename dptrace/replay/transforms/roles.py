@@ -188,7 +188,7 @@ def other_programs(model: Model, launched: Int64) -> list[Peers]:
     role = np.zeros(len(model.processes), np.int64)
     for number, own in enumerate(programs.values()):
         role[own] = number
-    starts = _step_starts(model)
+    starts = step_starts(model)
     return [Peers(tuple(range(len(role))), starts, np.full(starts.shape, -1), role, np.empty(0, np.int64))]
 
 
@@ -229,7 +229,7 @@ def _is_pipeline(model: Model) -> bool:
     return bool((model.run.cross_rank.matches.kind == MESSAGE).any())
 
 
-def _step_starts(model: Model) -> Int64:
+def step_starts(model: Model) -> Int64:
     """Return the starts of the steps that all processes have, and the end of the last: processes × steps + 1."""
     starts: Sequence[dict[str, int]] = [
         dict(zip((*process.step_names, ""), process.host.start_ns[process.host.marks].tolist(), strict=False))

@@ -104,6 +104,9 @@ def _without(model: Model, cuts: Iterable[Excess | _Cuts]) -> Model:
         np.subtract.at(durations, index[task], cut[task])
         np.subtract.at(lags, -1 - index[~task], cut[~task])
         np.subtract.at(lags, twin[twin >= 0], cut[twin >= 0])
+        # A late rank's excess and what all ranks share may be cut from one pause.
+        np.maximum(durations, np.minimum(model.graph.duration_ns, 0), out=durations)
+        np.maximum(lags, np.minimum(model.graph.edge.lag_ns, 0), out=lags)
     return with_times(model, durations, lags)
 
 
