@@ -108,7 +108,7 @@ def test_without_all_ranks_no_wait_is_known(tmp_path: Path, spoil: str) -> None:
 
     # What rank 2 does longer than the others is known all the same: 1.5 ms in one of four steps.
     gains = [finding.figure[0] for finding in findings_of(run) if finding.kind == "straggler" and not finding.is_minor]
-    assert [] == gains or ("third" == spoil and sum(gains) <= 1.1 * 1.5 * MS / 4)
+    assert [] == gains or (spoil != "mixed" and sum(gains) <= 1.1 * 1.5 * MS / 4)
     first = run.steps()[run.steps().step == "ProfilerStep#0"]
     assert first.exposed_wait_ns.isna().all()
 
