@@ -28,7 +28,7 @@ from dptrace.watch.account import Batch, Merger
 from dptrace.watch.page import PAGE_FILE, document
 from dptrace.watch.records import STAGES, RankFile, rank_path
 from dptrace.watch.trigger import Trigger
-from dptrace.watch.verdict import Totals, lines, summary, write_summary
+from dptrace.watch.verdict import CORE_SHARE, Totals, lines, summary, write_summary
 
 _POLL_S = 0.5
 _LINE_S = 10.0
@@ -154,7 +154,8 @@ class Follower:
         if last.late is not None:
             mean = last.late.mean(1)
             rank, stage = np.unravel_index(int(mean.argmax()), mean.shape)
-            if mean[rank, stage] > max(1e6, 0.03 * self.totals.typical_ns):
+            noise = CORE_SHARE * float(last.core_wait.mean(1).max())
+            if mean[rank, stage] > max(1e6, 0.03 * self.totals.typical_ns, noise):
                 who = f"rank {last.ranks[rank]} in {STAGES[stage]}"
                 text += f"  late: {who}, {duration(float(mean[rank, stage]))} per step"
         return text
