@@ -39,7 +39,7 @@ from dptrace.replay.reach import reach_text
 from dptrace.replay.simulation import WALL, SteadyState, StepLengths, mean_range, steady_state, step_lengths
 from dptrace.replay.transforms.change import Change
 from dptrace.replay.transforms.schedule import Reschedule
-from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses
+from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses, without_cuts
 from dptrace.replay.whatif import Replay
 from dptrace.run.run import Run
 
@@ -66,6 +66,7 @@ class Measurer:
         self._known: dict[frozenset[Change], SteadyState] = {}
         """The steady states of changed runs that were needed."""
         self._gained: dict[tuple[Change, ...], int] = {}
+        self._least: dict[Change, float] = {}
         self._last: tuple[tuple[Change, ...], Model] | None = None
 
     @cached_property
@@ -124,8 +125,8 @@ class Measurer:
         done, model = self._last or ((), self.replay.model)
         if not done or ordered[: len(done)] != done:
             late = [one for one in ordered if isinstance(one, WithoutExcesses)]
-            cuts = tuple(excess for one in late for excess in one.excesses)
-            done, model = tuple(late), WithoutExcesses("", cuts).apply(self.replay.model) if cuts else self.replay.model
+            done, model = tuple(late), self.replay.model
+            model = without_cuts(model, [one.cuts for one in late]) if late else model
         for change in ordered[len(done) :]:
             with suppress(DptraceError) if isinstance(change, Reschedule) else nullcontext():
                 model = change.apply(model)
@@ -168,12 +169,18 @@ class Measurer:
         """Bind what changes gain in each step by what hosts, devices and links need."""
         replay, predicted = self.replay, round(float(median(self._walls - gained)))
         steady = self._steady(changes, model, predicted)
-        links = max((change.least_step_ns(replay.model) for change in changes), default=0.0)
+        links = max(map(self._links_ns, changes), default=0.0)
         least = replay.bound(steady), links
         beyond, mean = max(0, round(max(least) - predicted)), round(float(gained.mean()))
         if all(change.keeps_tasks for change in changes):
             mean = max(0, mean)  # nothing that only gets shorter lengthens a step
         return _Bounded(predicted, steady, least, beyond, _less(mean, beyond))
+
+    def _links_ns(self, change: Change) -> float:
+        """Return how long a step takes at least with a change, whatever the replay says."""
+        if change not in self._least:
+            self._least[change] = change.least_step_ns(self.replay.model)
+        return self._least[change]
 
     def _steady(self, changes: Sequence[Change], model: Model, predicted: int) -> SteadyState:
         """Return the steady state of a changed run, or one that allows the predicted step as well.

@@ -178,6 +178,7 @@ def _ends(model: Model, schedule: Schedule) -> _Ends:
         fixed = np.flatnonzero(counted & (task < 0))
         np.maximum.at(own, group[fixed], timeline.end_ns[fixed])
         placed = np.flatnonzero(counted & (task >= 0))
+        placed = placed[~_is_outlasted(model, task[placed], group[placed])]
         groups.append(first + group[placed])
         tasks.append(model.over[task[placed]])
         shifts.append(timeline.start_ns[placed] - model.graph.start_ns[task[placed]])
@@ -195,6 +196,24 @@ def _ends(model: Model, schedule: Schedule) -> _Ends:
         mark=np.concatenate(marks),
         mark_ns=np.concatenate(mark_ns),
     )
+
+
+def _is_outlasted(model: Model, task: Int64, group: Int64) -> NDArray[np.bool_]:
+    """Return which tasks of a timeline another one of their group follows on their stream, so that it ends later.
+
+    No change lets a kernel start before the one in front of it has ended, where it did not as recorded.
+    """
+    outlasted = np.zeros(len(task), np.bool_)
+    if not len(task):
+        return outlasted
+    low, end = int(task.min()), int(task.max()) + 1
+    place = np.full(end - low, -1)
+    place[task - low] = np.where(model.over[task] == task, np.arange(len(task)), -1)
+    edge = model.graph.edge.take(slice(*model.graph.first[[low, end]].tolist()))
+    inner = edge.of(EdgeKind.STREAM) & edge.from_end & (edge.lag_ns >= 0) & (edge.src >= low) & (edge.src < end)
+    before, after = place[edge.src[inner] - low], place[edge.dst[inner] - low]
+    outlasted[before[(before >= 0) & (after >= 0) & (group[before] == group[after])]] = True
+    return outlasted
 
 
 # Figures of the same steps on all ranks, as recorded and replayed, and the range of their median.

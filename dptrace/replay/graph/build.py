@@ -387,6 +387,10 @@ def _with_peers(edges: Edges, transfers: Transfers, alone: Int64) -> Transfers:
     return replace(transfers, duration_ns=np.where(own, alone, transfers.duration_ns))
 
 
+_LARGEST_KEPT = 31 << 20
+"""Bytes of a block that malloc keeps, at most: it counts none from 32 MiB on."""
+
+
 class Model(msgspec.Struct, frozen=True):
     """A run as tasks: its graph, and where the run's intervals are in it."""
 
@@ -476,6 +480,9 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
     run.need("What a change would gain is", "exposed_comm_ns", CAUSES[0])
+    # glibc's malloc gives large blocks back to the system, which clears them again for each simulation, unless a larger
+    # one was freed before.
+    np.empty(_LARGEST_KEPT, np.uint8)
     clocks = run.cross_rank.clocks
     processes, built = list[Process](), list[ProcessTasks]()
     first = 0

@@ -51,14 +51,6 @@ class HostPieces(msgspec.Struct, frozen=True):
         """When each call starts, and the call after each pause."""
         return np.where(self.index >= 0, self.start_ns, self.end_ns)
 
-    def cut(self, ns: Int64, durations: Int64, lags: Int64) -> None:
-        """Take time from the pieces, in place; durations and lags are those of the model's tasks and edges."""
-        own = self.index >= 0
-        durations[self.index[own]] -= ns[own]
-        lags[-1 - self.index[~own]] -= ns[~own]
-        both = self.twin >= 0
-        lags[self.twin[both]] -= ns[both]
-
 
 def host_pieces(model: Model, process: Process) -> HostPieces:
     """Return the pieces of a process's host time; on a CPU, operators that compute are among its calls."""

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, IntervalSet, covered, subtract
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, subtract, unique
 from dptrace.core.patterns import matches
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError, UsageError
@@ -233,9 +233,10 @@ class HiddenCollectives(Change, frozen=True):
         if self.lacks_ranks(model):
             return most
         steps = max(1, *(len(process.mark_tasks) - 1 for process in model.processes))
+        transfers = model.graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)
         for process in model.processes:
-            own = np.unique(model.over[process.interval_tasks])
-            own = own[model.graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)[own]]
+            own = model.over[process.interval_tasks]
+            own = unique(own[transfers[own]])
             most = max(most, float(model.graph.duration_ns[own].sum()) / steps)
         return most
 
@@ -288,27 +289,31 @@ _MOSTLY = 0.5
 
 
 class HostTime(Change, frozen=True, eq=False):
-    """What hosts do at some times takes no time."""
+    """What hosts do at some times takes no time; one entry per call, pause or hand-over in each array."""
 
     what: str
-    when: tuple[IntervalSet, ...]
-    """Of each process, on the shared clock."""
-    waits: bool = False
-    """Whether calls at these times wait for nothing, either."""
+    index: Int64
+    """Of its task, or -1 - that of its edge."""
+    twin: Int64
+    """Of the edge that has the same lag after a wait, or -1."""
+    inside_ns: Int64
+    """How much of it is at these times."""
+    waits: Int64
+    """The edges by which calls at these times wait for the device, if they wait for nothing, either."""
 
     host: ClassVar[bool] = True
     keeps_tasks: ClassVar[bool] = True
 
     def apply(self, model: Model) -> Model:
         durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
-        for process, when in zip(model.processes, self.when, strict=True):
-            if not len(when[0]):
-                continue
-            pieces = host_pieces(model, process)
-            inside = covered(when, pieces.end_ns) - covered(when, pieces.start_ns)
-            pieces.cut(np.minimum(inside, pieces.length_ns), durations, lags)
-            if self.waits:
-                lags[_waits_of(model, process, when)] = NEVER
+        own = self.index >= 0
+        task, edge = self.index[own], -1 - self.index[~own]
+        durations[task] -= np.minimum(self.inside_ns[own], np.maximum(durations[task], 0))
+        less = np.minimum(self.inside_ns[~own], np.maximum(lags[edge], 0))
+        lags[edge] -= less
+        twin = self.twin[~own]
+        lags[twin[twin >= 0]] -= less[twin >= 0]
+        lags[self.waits] = NEVER
         return with_times(model, durations, lags)
 
 
@@ -318,16 +323,24 @@ def host_time(
     """Take out of a model what *when* gives on the clock of each process's first timeline; None if that is nothing.
 
     What hosts do before the first step is kept, since it is no part of a step.
+
+    Args:
+        waits: whether calls at these times wait for nothing, either.
     """
-    clocks = model.run.cross_rank.clocks
-    times: list[IntervalSet] = []
+    clocks, found, waiting = model.run.cross_rank.clocks, list[tuple[Int64, Int64, Int64]](), [EMPTY[0]]
     for process in model.processes:
         number = process.timelines[0][0]
         timeline = model.run.timelines[number]
         first = (timeline.host.step_ns if len(timeline.host.step_ns) else timeline.windows.bounds)[:1]
         start, end = subtract(when(timeline), (np.full_like(first, np.iinfo(np.int64).min), first))
-        times.append((clocks.align(number, start), clocks.align(number, end)))
-    return HostTime(what, tuple(times), waits) if any(len(start) for start, _ in times) else None
+        if len(start):
+            times = clocks.align(number, start), clocks.align(number, end)
+            pieces = host_pieces(model, process)
+            inside = covered(times, pieces.end_ns) - covered(times, pieces.start_ns)
+            own = np.flatnonzero(inside > 0)
+            found.append((pieces.index[own], pieces.twin[own], inside[own]))
+            waiting += [_waits_of(model, process, times)] if waits else []
+    return HostTime(what, *map(np.concatenate, zip(*found, strict=True)), np.concatenate(waiting)) if found else None
 
 
 def _waits_of(model: Model, process: Process, when: IntervalSet) -> Int64:

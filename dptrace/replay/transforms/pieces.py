@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
 from dptrace.core.columns import Columns
-from dptrace.core.intervals import Int64, unique
+from dptrace.core.intervals import Int64, members, unique
 from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind, is_one_of
@@ -48,11 +49,15 @@ class Pieces(Columns, frozen=True):
         return self.take(np.argsort(self.segment, kind="stable"))
 
 
-def joined(pieces: Sequence[Pieces], segment: int) -> tuple[Pieces, Int64]:
-    """Return the pieces of all ranks in one segment, and the rank of each."""
-    bounds = [np.searchsorted(own.segment, (segment, segment + 1)).tolist() for own in pieces]
-    whole = Pieces.concat([own.take(slice(low, high)) for own, (low, high) in zip(pieces, bounds, strict=True)])
-    return whole, np.repeat(np.arange(len(pieces)), [high - low for low, high in bounds])
+def joined(pieces: Sequence[Pieces], segments: Sequence[int]) -> Iterator[tuple[int, Pieces, Int64]]:
+    """Yield some segments, ascending: the pieces of all ranks in each, and the rank of each piece."""
+    wanted = np.array(segments, np.int64)
+    place = [np.searchsorted(wanted, own.segment) for own in pieces]
+    chosen = [np.append(wanted, -1)[at] == own.segment for at, own in zip(place, pieces, strict=True)]
+    whole = Pieces.concat([own.take(rows) for own, rows in zip(pieces, chosen, strict=True)])
+    rank = np.repeat(np.arange(len(pieces)), [int(rows.sum()) for rows in chosen])
+    for segment, rows in zip(segments, members(np.searchsorted(wanted, whole.segment), len(wanted)), strict=True):
+        yield segment, whole.take(rows), rank[rows]
 
 
 def spent_on(pieces: Sequence[Pieces], label: int, segments: int) -> Int64:
@@ -114,8 +119,9 @@ _ACTION = re.compile(r"^(PP:|Forward |Backward )\d+(?:([FBIW])\d+)?$")
 """A pipeline's action of a stage and micro-batch: others have their own."""
 
 
+@lru_cache(1 << 16)
 def _named(label: HostLabel, on_cpu: bool) -> Label:
-    """Return the cause of a piece with a label."""
+    """Return the cause of a piece with a label: ranks have the same."""
     label = HostLabel(label.cause, *(_ACTION.sub(r"\1…\2", name) for name in (label.what, label.where)))
     cause = HOST_CAUSES.get(HostCause(label.cause), "nothing_recorded")
     if cause == "host_bound" and label.what.startswith(C10D_PREFIX):

@@ -14,14 +14,14 @@ graph, so that they agree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from functools import cached_property
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
-from dptrace.core.intervals import Int64, unique
+from dptrace.core.intervals import EMPTY, Int64, members, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind
@@ -60,7 +60,7 @@ _SHARED = 0.02
 """Least share of a steady excess that the others spend on the same thing: otherwise only its name may differ."""
 
 
-class Excess(msgspec.Struct, frozen=True, eq=False):
+class Excess(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Time that one rank spends on one thing in a segment beyond the others."""
 
     process: int
@@ -77,13 +77,13 @@ class Excess(msgspec.Struct, frozen=True, eq=False):
     """Of the edge with the same lag after a wait, or -1."""
     cut_ns: Int64
 
-    @property
+    @cached_property
     def ns(self) -> int:
         """The excess."""
         return int(self.cut_ns.sum())
 
 
-class WithoutExcesses(Change, frozen=True, eq=False):
+class WithoutExcesses(Change, frozen=True, eq=False, dict=True):
     """A run without some excesses: these ranks take no longer than the others there."""
 
     what: str
@@ -93,13 +93,23 @@ class WithoutExcesses(Change, frozen=True, eq=False):
     keeps_tasks: ClassVar[bool] = True
 
     def apply(self, model: Model) -> Model:
-        return _without(model, self.excesses)
+        return without_cuts(model, [self.cuts])
+
+    @cached_property
+    def cuts(self) -> tuple[Int64, ...]:
+        """What all of them take away."""
+        return _all_cuts(self.excesses)
 
 
-def _without(model: Model, cuts: Iterable[Excess | _Cuts]) -> Model:
-    durations, lags, all_cuts = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy(), tuple(cuts)
-    if all_cuts:
-        index, twin, cut = (np.concatenate([getattr(one, name) for one in all_cuts]) for name in _CUT)
+def _all_cuts(cuts: Sequence[Excess | _Cuts]) -> tuple[Int64, ...]:
+    """Return the pieces of some cuts: the task or edge of each, the edge with the same lag, and what is taken."""
+    return tuple(np.concatenate([EMPTY[0], *(getattr(one, name) for one in cuts)]) for name in _CUT)
+
+
+def without_cuts(model: Model, cuts: Sequence[tuple[Int64, ...]]) -> Model:
+    """Return a model without pieces of the hosts' and devices' time."""
+    durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
+    for index, twin, cut in cuts:
         task = index >= 0
         np.subtract.at(durations, index[task], cut[task])
         np.subtract.at(lags, -1 - index[~task], cut[~task])
@@ -118,7 +128,7 @@ class NoStraggler(Change, frozen=True):
     what = "no straggler"
 
     def apply(self, model: Model) -> Model:
-        level = _without(model, _cuts(model))
+        level = without_cuts(model, [_all_cuts(list(_cuts(model)))])
         # What ranks that are not replayed do later than those that stand for them.
         edge = level.graph.edge
         later = edge.of(EdgeKind.RENDEZVOUS)
@@ -157,7 +167,7 @@ def _cuts(model: Model) -> Iterator[_Cuts]:
     among = [cuts for peers in same_program(model, launched) for cuts in _cuts_of_all(model, peers, launched)]
     yield from among
     others = other_programs(model, launched)
-    level = _without(model, among) if others else model
+    level = without_cuts(model, [_all_cuts(among)]) if others else model
     for peers in others:
         yield from _cuts_of_all(level, peers, launched)
 
@@ -183,8 +193,7 @@ _Found = tuple[int, Pieces, Int64, Int64]
 
 def _by_step(pieces: Sequence[Pieces], labels: Sized, peers: Peers, count: Int64) -> Iterator[_Found]:
     longer = longer_by_step(pieces, peers, count, len(labels))
-    for segment in np.flatnonzero((longer.sum(axis=2) > _MIN_NS).any(axis=1)).tolist():
-        own, rank = joined(pieces, segment)
+    for segment, own, rank in joined(pieces, np.flatnonzero((longer.sum(axis=2) > _MIN_NS).any(axis=1)).tolist()):
         yield segment, *_cut(own, rank, longer[segment], level_pieces)
 
 
@@ -198,8 +207,9 @@ def _by_collective(
     if len(pieces) == 2:
         # Late before such a collective, and as much earlier after it: which of two ranks is as it should be?
         steady = {segment: own for segment, own in steady.items() if segment not in set(peers.beside.tolist())}
-    for segment in sorted({*np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist(), *steady}):
-        own, rank = joined(pieces, segment)
+    for segment, own, rank in joined(
+        pieces, sorted({*np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist(), *steady})
+    ):
         ns = _longer(own, rank, extra[:, segment], len(labels), count, steady.get(segment, {}))
         yield segment, *_cut(own, rank, ns, cut_pieces)
 
@@ -320,25 +330,16 @@ def _cut(
 
 def _parts(cuts: _Cuts) -> Iterator[Excess]:
     """Divide the cuts of a segment by rank and label; many small ones are a slower host, or slower compute."""
-    for low, high in pairwise([*np.flatnonzero(np.diff(cuts.rank, prepend=-1)).tolist(), len(cuts.rank)]):
-        number, cut = cuts.label[low:high], cuts.cut_ns[low:high]
-        labels, first, of = np.unique(number, return_index=True, return_inverse=True)
-        by_label = np.bincount(of, cut)
-        small = by_label < _NAMED * by_label.sum()
-        parts: dict[Label, list[int]] = {}
-        for place in np.argsort(first).tolist():
-            name = cuts.labels[labels[place]]
-            if small[place]:
-                name = ("compute", "", "") if name[0] == "compute" else MANY
-            parts.setdefault(name, []).append(place)
-        for name, numbers in parts.items():
-            own = low + np.flatnonzero(np.isin(of, numbers))
-            largest = own[int(cuts.cut_ns[own].argmax())]
-            yield Excess(
-                int(cuts.rank[low]),
-                int(cuts.instance[largest]),
-                *name,
-                cuts.index[own],
-                cuts.twin[own],
-                cuts.cut_ns[own],
-            )
+    keys, first, of = np.unique(cuts.rank * len(cuts.labels) + cuts.label, return_index=True, return_inverse=True)
+    ranks, labels = cuts.rank[first], cuts.label[first]
+    ns = np.bincount(of, cuts.cut_ns)
+    small = ns < _NAMED * np.bincount(ranks, ns)[ranks]
+    parts, part = dict[tuple[int, Label], int](), np.empty(len(keys), np.int64)
+    for place in np.lexsort((first, ranks)).tolist():
+        name = cuts.labels[labels[place]]
+        if small[place]:
+            name = ("compute", "", "") if name[0] == "compute" else MANY
+        part[place] = parts.setdefault((int(ranks[place]), name), len(parts))
+    for (rank, name), own in zip(parts, members(part[of], len(parts)), strict=True):
+        largest = own[int(cuts.cut_ns[own].argmax())]
+        yield Excess(rank, int(cuts.instance[largest]), *name, cuts.index[own], cuts.twin[own], cuts.cut_ns[own])
