@@ -108,7 +108,10 @@ def command(
     read_options = replace(read_options, figures_only=figures_only)
     reread = _memory_readings() if memory else ()
     run = with_workload(
-        open_with_progress(paths, read_options, verbosity, selection, has_findings, reread, all_ranks=False), **workload
+        open_with_progress(
+            paths, read_options, verbosity, selection, has_findings, reread, all_ranks=False, may_be_known=True
+        ),
+        **workload,
     )
     run = with_findings(run, verbosity) if has_findings else run
     answer = (

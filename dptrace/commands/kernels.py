@@ -102,7 +102,9 @@ def command(
     )
     compiled(match or "", "--match")
     read_options = replace(read_options, operators=by not in ("kernel", "phase") or looks_for_findings)
-    run = open_with_progress(paths, read_options, verbosity, selection, looks_for_findings, all_ranks=False)
+    run = open_with_progress(
+        paths, read_options, verbosity, selection, looks_for_findings, all_ranks=False, may_be_known=True
+    )
     run = with_workload(run, peak_tflops=peak_tflops)
     run = with_findings(run, verbosity, compute=True) if looks_for_findings else run
     with progress("Summing up", verbosity, measured=False):

@@ -41,7 +41,10 @@ def command(
     """
     to = to if to.targets else to.also(HTML, Path(f"{file_stem(paths[0])}-report.html"))
     run = with_findings(
-        open_with_progress(paths, read_options, verbosity, selection, replayed=True, all_ranks=False), verbosity
+        open_with_progress(
+            paths, read_options, verbosity, selection, replayed=True, all_ranks=False, may_be_known=True
+        ),
+        verbosity,
     )
     from dptrace.viewers.pages.report import document
 

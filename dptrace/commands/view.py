@@ -229,7 +229,9 @@ def command(
         return
     replayed = options.has_findings or options.critical_path
     every = options.critical_path
-    runs = [open_with_progress(paths, read_options, verbosity, selection, replayed, all_ranks=every)]
+    runs = [
+        open_with_progress(paths, read_options, verbosity, selection, replayed, all_ranks=every, may_be_known=not every)
+    ]
     if options.has_findings:
         runs = [with_findings(runs[0], verbosity)]
     runs += [open_with_progress((path,), read_options, verbosity, selection) for path in options.against]

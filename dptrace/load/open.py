@@ -83,15 +83,28 @@ def _read_in_processes(
     with TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True) if arrays else nullcontext("") as folder:
         read = partial(_read, read_options=read_options, folder=folder, parent_pid=os.getpid())
         for index, answer in run_parallel(read, sources, jobs):
-            yield index, _map_result(answer, sources[index], read_options) if isinstance(answer, Path) else answer
+            if isinstance(answer, Path):
+                yield index, _map_result(answer, sources[index], read_options, folder)
+            else:
+                yield index, answer
 
 
-def _map_result(entry: Path, source: Source, read_options: ReadOptions) -> RankFile | DptraceError:
+def _map_result(entry: Path, source: Source, read_options: ReadOptions, folder: str) -> RankFile | DptraceError:
     """Map the arrays that another process wrote."""
     try:
-        return rank_file.read(entry, StoredFile).whole().with_path(source.address)
+        file = rank_file.read(entry, StoredFile).whole().with_path(source.address)
+        further = {}
+        for reading in (OPERATOR_CALLS, *read_options.prefetch):
+            if (path := _beside(entry, reading.name, folder)).exists():
+                further[reading.name] = rank_file.read(path, reading.type)
+        return msgspec.structs.replace(file, further=further)
     except (OSError, CorruptArrayFile):  # the disk was full, or the cache was cleared meanwhile
         return load_rank_file(source, replace(read_options, cache=False))
+
+
+def _beside(entry: Path, reading: str, folder: str) -> Path:
+    """Return where a process writes what else it read of a file that has this entry, and could not store."""
+    return Path(folder, f"{entry.name}-{reading}")
 
 
 def _process_count(sources: Sequence[Source]) -> int:
@@ -118,6 +131,8 @@ def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: in
     if entry is None:
         entry = Path(folder, uuid4().hex)
         rank_file.write(StoredFile.of(file), entry)
+    for name, result in file.further.items():
+        rank_file.write(result, _beside(entry, name, folder))
     return entry
 
 
@@ -188,8 +203,8 @@ def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name:
     timelines = tuple(device.timeline for device in devices)
     notes += [note for timeline in timelines for note in timeline.notes]
     notes += map(Note, (*_no_gpu_work(timelines), *_unmatched_patterns(timelines, read_options.comm_patterns)))
-    # The operators that were read together with the figures, as the rereader holds them.
-    operators = {(file.path, OPERATOR_CALLS.name): file.operators for file in files if file.operators is not None}
+    # What was read together with the figures, as the rereader holds it.
+    further = {(file.path, name): result for file in files for name, result in file.further.items()}
     return Run(
         sanitize(name),
         timelines,
@@ -199,7 +214,7 @@ def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name:
         devices,
         read_options.figures_only,
         sources,
-        None if read_options.figures_only else FileRereader(sources.files, read_options, operators),
+        None if read_options.figures_only else FileRereader(sources.files, read_options, further),
         align=read_options.align,
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -278,8 +278,7 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
     try:
         file = _cached(source, read_options, identity)
         if file is not None:
-            file = file.with_path(source.address)
-            _prefetch(source, read_options, None, identity)
+            file, trace = file.with_path(source.address), None
         else:
             patterns = read_options.patterns
             trace = read_trace(source, patterns.comm, jobs, operators=read_options.operators)
@@ -291,9 +290,7 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
             file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage, digest)
             identity = _unchanged(source, identity)
             _store_file(source, read_options, file, identity)
-            _prefetch(source, read_options, trace, identity)
-            if trace.operators is not None:
-                file = _with_operators(file, trace, source, read_options, identity)
+        file = replace(file, further=_prefetch(source, read_options, trace, identity))
         if read_options.strict:
             refuse_damage(file.path, file.damage)
     except DptraceError as error:
@@ -333,38 +330,40 @@ def _store_file(source: Source, read_options: ReadOptions, file: RankFile, ident
         _store(identity, _key(source, read_options, figures_only), StoredFile.of(kept))
 
 
-def _prefetch(source: Source, read_options: ReadOptions, trace: Trace | None, identity: Identity | None) -> None:
-    """Store what is read next of a file, unless the cache has it; *trace* is what its figures were computed from."""
-    if identity is None:
-        return
-    for reading in read_options.prefetch:
-        key = _key_of(reading, source, read_options.patterns)
-        if _entry(identity, key).exists():
+def _prefetch(
+    source: Source, read_options: ReadOptions, trace: Trace | None, identity: Identity | None
+) -> dict[str, Any]:
+    """Store what is read next of a file, unless the cache has it; return what was read of it but can't be stored.
+
+    Args:
+        trace: what its figures were computed from; None where the cache had them.
+    """
+    readings, ready, unstored = [*read_options.prefetch], dict[str, Callable[[], Any]](), dict[str, Any]()
+    if trace is not None:
+        ready = {one.name: partial(one.of, trace, source) for one in readings if one.of is not None}
+        if trace.operators is not None:
+            ready[OPERATOR_CALLS.name] = partial(operator_calls, trace)
+            readings += [] if OPERATOR_CALLS in readings else [OPERATOR_CALLS]
+    for reading in readings:
+        key, known = _key_of(reading, source, read_options.patterns), identity
+        if known is not None and _entry(known, key).exists():
             continue
-        if trace is not None and reading.of is not None:
-            result = reading.of(trace, source)
-        else:
+        if reading.name in ready:
+            result = ready[reading.name]()
+        elif known is not None:
             result = reading.read(source, read_options.patterns)
-        if len(result) <= reading.most_cached:
-            _store(identity if trace is not None else _unchanged(source, identity), key, result)
+            known = _unchanged(source, known)
+        else:
+            continue  # it is read when it is asked for
+        if len(result) > reading.most_cached or _store(known, key, result) is None:
+            unstored[reading.name] = result
+    return unstored
 
 
 def cached_rank_file(source: Source, read_options: ReadOptions) -> Path | None:
     """Return the entry of the cache that holds a file's figures; None where none does."""
     entry, *_ = entries_of(source, read_options) or (None,)
     return entry if entry is not None and entry.exists() else None
-
-
-def _with_operators(
-    file: RankFile, trace: Trace, source: Source, read_options: ReadOptions, identity: Identity | None
-) -> RankFile:
-    """Store the operators of a trace for a second look, or else keep them with its figures."""
-    operators = operator_calls(trace)
-    if len(operators) <= OPERATOR_CALLS.most_cached:
-        key = _key_of(OPERATOR_CALLS, source, read_options.patterns)
-        if _store(identity, key, operators) is not None:
-            return file
-    return replace(file, operators=operators)
 
 
 def entries_of(source: Source, read_options: ReadOptions) -> tuple[Path, ...]:
@@ -409,26 +408,25 @@ def read_to_send(
     if entries and all((cache_folder() / name).exists() for name in (mark, *entries)):
         return None
     reread = FileRereader((source,), read_options)
-    known = {OPERATOR_CALLS.name: file.operators}
-    also = tuple(known.get(reading.name) or reread(file.path, reading) for reading in read_options.prefetch)
-    return SentFile(replace(file, operators=None), also)
+    also = tuple(file.further.get(reading.name) or reread(file.path, reading) for reading in read_options.prefetch)
+    return SentFile(replace(file, further={}), also)
 
 
 def keep_sent(source: Source, read_options: ReadOptions, sent: SentFile | None) -> RankFile | DptraceError:
     """Put what another machine sent into the cache, and map it; what can't be stored stays in memory."""
-    identity, operators = file_identity(source), None
+    identity, further = file_identity(source), dict[str, Any]()
     if sent is not None:
         _store_file(source, read_options, sent.file, identity)
         for reading, result in zip(read_options.prefetch, sent.also, strict=True):
             key, stored = _key_of(reading, source, read_options.patterns), None
             if result is not None and len(result) <= reading.most_cached:
                 stored = _store(identity, key, result)
-            if stored is None and reading.name == OPERATOR_CALLS.name:
-                operators = result
+            if stored is None and result is not None:
+                further[reading.name] = result
     file = _cached(source, read_options, identity) or (None if sent is None else sent.file)
     if file is None:  # the entry has gone, or this machine does not see it yet
         return load_rank_file(source, read_options)
-    return replace(file.with_path(source.address), operators=operators)
+    return replace(file.with_path(source.address), further=further)
 
 
 # Read the files of a run again, for what its figures do not need: a rank at a time, on request.
@@ -449,7 +447,7 @@ class FileRereader(msgspec.Struct, frozen=True):
         """Return what the file at *path* holds; None where it can't be read a second time."""
         held, key = self.held, (path, reading.name)
         if key in held:
-            known: Result | None = held[key]
+            known: Result | None = held[key] if reading.held else held.pop(key)
             return known
         source = next((one for one in self.files if sanitize(one.address) == path), None)
         result = None if source is None or source.single_pass else self._read(source, reading)

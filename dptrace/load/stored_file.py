@@ -19,7 +19,6 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.notes import Note
 from dptrace.core.units import sanitize
 from dptrace.readers.trace import Trace
-from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Collective, Timeline
 
 Value = TypeVar("Value")
@@ -37,8 +36,8 @@ class RankFile(msgspec.Struct, frozen=True):
     """What was truncated, repaired or dropped while reading, a sentence each."""
     digest: bytes = b""
     """Of its rank and events: a copy has the same."""
-    operators: OperatorCalls | None = None
-    """Its operators, where they were read in the same pass and are not in the cache."""
+    further: dict[str, Any] = {}
+    """What else was read in the same pass and is not in the cache, by the name of its reading; it is not stored."""
 
     def with_path(self, address: str) -> RankFile:
         """Return a copy with the path that the user gave in this call."""
@@ -85,7 +84,7 @@ class StoredFile(msgspec.Struct, frozen=True):
             numbers.append(np.array([by_id[id(ranks)] for ranks in lists], np.int32))
             return replace(timeline, collectives=tuple(replace(c, ranks=()) for c in timeline.collectives))
 
-        bare = file._each(without_ranks)
+        bare = replace(file._each(without_ranks), further={})
         return cls(bare, tuple(groups), tuple(numbers))
 
     def whole(self) -> RankFile:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Progress = Callable[[float], None]
 """Called with the fraction that is done."""
 _Findings = tuple[Finding, ...]
+_FINDINGS, _ON_COMPUTE, _AFTER_THOSE = "findings", "compute findings", "compute findings after those"
+"""Questions, as answers are kept."""
 
 
 def findings_of(run: Run, progress: Progress = lambda fraction: None) -> tuple[Finding, ...]:
@@ -32,7 +34,25 @@ def findings_of(run: Run, progress: Progress = lambda fraction: None) -> tuple[F
     What gains less than 1 % of a step comes last, before it what happened in one of several steps. Where a replay
     can't tell, a finding is placed by the time that it counts, and says why.
     """
-    return _once(run, "findings", lambda: _list_of(run).found(progress))
+    return _once(run, _FINDINGS, lambda: _list_of(run).found(progress))
+
+
+def are_known(run: Run, compute: bool = False) -> bool:
+    """Return whether the findings of a run are known, with *compute* those on its compute, too: they need no replay."""
+
+    def unknown() -> _Findings:
+        raise _UnknownError
+
+    try:
+        for question in (_FINDINGS, *[_ON_COMPUTE] * compute):
+            _once(run, question, unknown)
+    except _UnknownError:
+        return False
+    return True
+
+
+class _UnknownError(Exception):
+    """An answer would have to be computed."""
 
 
 def compute_findings_of(run: Run, *, after: bool = False) -> tuple[Finding, ...]:
@@ -50,7 +70,7 @@ def compute_findings_of(run: Run, *, after: bool = False) -> tuple[Finding, ...]
 
         return _list_of(run).of_others(detected_in_compute(run), after)
 
-    return _once(run, "compute findings after those" if after else "compute findings", found)
+    return _once(run, _AFTER_THOSE if after else _ON_COMPUTE, found)
 
 
 def with_findings(answer: WhatIf, run: Run) -> WhatIf:

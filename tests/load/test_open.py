@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -24,6 +25,7 @@ from dptrace.load.options import ReadOptions
 from dptrace.load.stored_file import RankFile
 from dptrace.readers.kineto import reader
 from dptrace.readers.source import Source
+from dptrace.replay.graph.events import RANK_EVENTS
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OPERATOR_CALLS
 from tests.support.kineto_files import KinetoFile, training_step
@@ -294,18 +296,27 @@ def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
     assert "local" == ReadOptions(dask="local").dask
 
 
-@pytest.mark.parametrize("verb", ["whatif", "critical-path", "view -o page.html", "kernels", "advise"])
+@pytest.mark.parametrize(
+    ("verb", "again"),
+    [("whatif", 1), ("critical-path", 1), ("advise", 1), ("view -o page.html --force", 0), ("kernels", 0)],
+)
 def test_what_a_replay_needs_is_said_before_it_starts(
-    verb: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verb: str, again: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every verb that replays says how much memory that takes where less is free, and none where it suffices."""
+    """Every verb that replays says how much memory that takes where less is free, and none where it suffices.
+
+    Findings that are known need no replay.
+    """
     monkeypatch.chdir(tmp_path)
-    words, says = [*verb.split(), str(folder)], "A replay of this run takes"
-    assert says not in CliRunner().invoke(cli, words).stderr
-    monkeypatch.setattr("dptrace.load.open.available_memory", lambda: 1000)
-    found = CliRunner().invoke(cli, [*words, *["--force"] * ("-o" in words)])
-    assert 1 == found.stderr.count(says)
-    assert "are free" in found.stderr
+    words = [*verb.split(), str(folder)]
+    said = []
+    for cache, free in (("a", 1 << 60), ("b", 1000), ("b", 1000)):
+        monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / cache))
+        monkeypatch.setattr("dptrace.load.open.available_memory", lambda free=free: free)
+        said.append(CliRunner().invoke(cli, words).stderr)
+
+    assert [0, 1, again] == [text.count("A replay of this run takes") for text in said]
+    assert "are free" in said[1]
 
 
 # Operators are read together with the figures where a command asks for both: each file is decoded once.
@@ -323,6 +334,24 @@ def test_each_file_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = [run.read_again(timeline, OPERATOR_CALLS) for timeline in run.timelines]
 
     assert [True, True] == [calls is not None and len(calls.table) > 1 for calls in found]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_replay_reads_no_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: bool, jobs: int) -> None:
+    """Its events come from the pass that reads the figures, also those of a file with too many to be cached."""
+    paths = [training_step(KinetoFile(rank=r, world_size=2), 4, 0).write(tmp_path / f"r{r}.json") for r in (0, 1)]
+    for most in (RANK_EVENTS.most_cached, 1):
+        events = msgspec.structs.replace(RANK_EVENTS, most_cached=most)
+        monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / str(most)))
+        run = open_run([str(tmp_path)], ReadOptions(cache=cache, jobs=jobs, prefetch=(events,)))
+        with monkeypatch.context() as patched:
+            patched.setattr(reader, "read_trace", None)
+            found = [run.read_again(timeline, events) for timeline in run.timelines]
+
+        assert len(paths) == len(found)
+        assert all(one is not None and len(one) for one in found)
 
 
 def test_figures_are_those_of_a_plain_reading(tmp_path: Path) -> None:

@@ -31,11 +31,14 @@ def open_with_progress(
     replayed: bool = False,
     reread: Sequence[SecondPass[Any]] = (),
     all_ranks: bool = True,
+    may_be_known: bool = False,
 ) -> Run:
     """Read a run and keep what is selected; a terminal shows the progress after a second.
 
     Args:
         replayed: whether the run is replayed next: files are parsed once, and it is said if memory may not suffice.
+        may_be_known: whether findings are all that is asked of the replay: :func:`with_findings` says it if they are
+            not known from before.
         reread: what is read of each file next: of a replay and on a cluster, by the processes that read the file.
         all_ranks: whether every rank is replayed: of many, those that are not need no second reading.
     """
@@ -49,6 +52,8 @@ def open_with_progress(
     also = reread if replayed or read_options.dask is not None else ()
     if sources is not None:
         also = _to_replay(sources.files, reread, all_ranks)
+        if not may_be_known:
+            _say_memory(sources.files, all_ranks)
     read_options = replace(read_options, prefetch=(*read_options.prefetch, *also))
     with progress("Reading", verbosity) as show:
 
@@ -64,20 +69,28 @@ def open_with_progress(
 def _to_replay(
     files: Sequence[Source], reread: Sequence[SecondPass[Any]], all_ranks: bool
 ) -> Sequence[SecondPass[Any]]:
-    """Return what a replay reads of each file, after a word on a machine that is too small."""
-    from dptrace.load.open import memory_warning
+    """Return what a replay reads of each file."""
     from dptrace.replay.graph.events import RANK_EVENTS
+    from dptrace.replay.representatives import MOST_REPLAYED
+
+    return (RANK_EVENTS, *reread) if all_ranks or len(files) <= MOST_REPLAYED else ()
+
+
+def _say_memory(files: Sequence[Source], all_ranks: bool = False) -> None:
+    """Say what a replay of the files needs, on a machine that may be too small for it."""
+    from dptrace.load.open import memory_warning
     from dptrace.replay.representatives import MOST_REPLAYED
 
     if warning := memory_warning(files, len(files) if all_ranks else 2 * MOST_REPLAYED):
         print_notes((warning,))
-    return (RANK_EVENTS, *reread) if all_ranks or len(files) <= MOST_REPLAYED else ()
 
 
 def with_findings(run: Run, verbosity: str = NORMAL, compute: bool = False) -> Run:
     """Return a run after its findings, or those on its compute, were found; a terminal shows the progress."""
-    from dptrace.replay.findings import compute_findings_of, findings_of
+    from dptrace.replay.findings import are_known, compute_findings_of, findings_of
 
+    if run.sources is not None and not are_known(run, compute):
+        _say_memory(run.sources.files)
     with progress("Replaying", verbosity) as show:
         findings_of(run, lambda fraction: show(fraction, ""))
         if compute:
