@@ -20,7 +20,7 @@ from dptrace.commands.shared.options import (
     workload_options,
 )
 from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
-from dptrace.commands.shared.reading import open_with_progress, with_findings
+from dptrace.commands.shared.reading import open_to_find, with_findings
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
@@ -107,12 +107,8 @@ def command(
     figures_only = selection.steps is None and not memory and not has_findings
     read_options = replace(read_options, figures_only=figures_only)
     reread = _memory_readings() if memory else ()
-    run = with_workload(
-        open_with_progress(
-            paths, read_options, verbosity, selection, has_findings, reread, all_ranks=False, may_be_known=True
-        ),
-        **workload,
-    )
+    run = open_to_find(paths, read_options, verbosity, selection, has_findings, reread)
+    run = with_workload(run, **workload)
     run = with_findings(run, verbosity) if has_findings else run
     answer = (
         _memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives, section)

@@ -13,7 +13,7 @@ from dptrace.commands.shared.answer import CSV, JSON, TEXT, Answer, Destination,
 from dptrace.commands.shared.numbers import Amount, Whole
 from dptrace.commands.shared.options import Selection, opening_options, run_options, with_workload
 from dptrace.commands.shared.output import print_notes, progress
-from dptrace.commands.shared.reading import open_with_progress, with_findings
+from dptrace.commands.shared.reading import open_to_find, with_findings
 from dptrace.core.numbers import AMOUNT
 from dptrace.core.patterns import compiled
 from dptrace.load.options import ReadOptions
@@ -102,9 +102,7 @@ def command(
     )
     compiled(match or "", "--match")
     read_options = replace(read_options, operators=by not in ("kernel", "phase") or looks_for_findings)
-    run = open_with_progress(
-        paths, read_options, verbosity, selection, looks_for_findings, all_ranks=False, may_be_known=True
-    )
+    run = open_to_find(paths, read_options, verbosity, selection, looks_for_findings)
     run = with_workload(run, peak_tflops=peak_tflops)
     run = with_findings(run, verbosity, compute=True) if looks_for_findings else run
     with progress("Summing up", verbosity, measured=False):

@@ -14,7 +14,7 @@ from dptrace.commands.shared.options import (
     run_options,
 )
 from dptrace.commands.shared.output import file_stem, print_hint, quoted_paths
-from dptrace.commands.shared.reading import open_with_progress, with_findings
+from dptrace.commands.shared.reading import open_to_find, with_findings
 from dptrace.load.options import ReadOptions
 
 
@@ -40,12 +40,7 @@ def command(
       dptrace report runs/ddp -o ddp-report.html
     """
     to = to if to.targets else to.also(HTML, Path(f"{file_stem(paths[0])}-report.html"))
-    run = with_findings(
-        open_with_progress(
-            paths, read_options, verbosity, selection, replayed=True, all_ranks=False, may_be_known=True
-        ),
-        verbosity,
-    )
+    run = with_findings(open_to_find(paths, read_options, verbosity, selection, replayed=True), verbosity)
     from dptrace.viewers.pages.report import document
 
     to.write(Answer({HTML: lambda: document(run)}))

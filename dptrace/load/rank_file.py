@@ -350,12 +350,13 @@ def _prefetch(
             continue
         if reading.name in ready:
             result = ready[reading.name]()
-        elif known is not None:
+        elif known is not None and not reading.if_parsed:
             result = reading.read(source, read_options.patterns)
             known = _unchanged(source, known)
         else:
             continue  # it is read when it is asked for
-        if len(result) > reading.most_cached or _store(known, key, result) is None:
+        is_stored = len(result) <= reading.most_cached and _store(known, key, result) is not None
+        if not is_stored and not reading.if_parsed:
             unstored[reading.name] = result
     return unstored
 
@@ -372,7 +373,8 @@ def entries_of(source: Source, read_options: ReadOptions) -> tuple[Path, ...]:
     if identity is None:
         return ()
     keys = [_key(source, read_options, read_options.figures_only)]
-    keys += [_key_of(reading, source, read_options.patterns) for reading in read_options.prefetch]
+    wanted = [reading for reading in read_options.prefetch if not reading.if_parsed]
+    keys += [_key_of(reading, source, read_options.patterns) for reading in wanted]
     return tuple(_entry(identity, key) for key in keys)
 
 

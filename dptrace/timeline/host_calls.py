@@ -55,6 +55,8 @@ class SecondPass(msgspec.Struct, Generic[Result], frozen=True):
     """Takes the result from what a file's figures are computed from, so that it need not be parsed twice."""
     held: bool = True
     """Whether the result is kept in memory for the next request."""
+    if_parsed: bool = False
+    """Whether it is prefetched only of files that are parsed in any case."""
 
 
 def reading(of: Callable[[Trace], Result], **options: bool) -> Callable[[Source, Patterns], Result]:

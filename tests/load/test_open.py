@@ -269,7 +269,7 @@ def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: py
     """Where the arrays to map are gone, the trace is read."""
     monkeypatch.setattr(rank_file, "read", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
 
-    found = load_open._map_result(Path("gone"), sources[2], ReadOptions())
+    found = load_open._map_result(Path("gone"), sources[2], ReadOptions(), "")
     assert isinstance(found, RankFile)
     assert 2 == found.rank
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace as replace_field
 
 from dptrace.commands.shared.options import Selection, field_of, group
 from dptrace.commands.shared.output import NORMAL, VERBOSE, print_notes, progress
@@ -51,7 +53,7 @@ def open_with_progress(
     sources = find(paths) if replayed else None
     also = reread if replayed or read_options.dask is not None else ()
     if sources is not None:
-        also = _to_replay(sources.files, reread, all_ranks)
+        also = _to_replay(sources.files, reread, all_ranks, read_options)
         if not may_be_known:
             _say_memory(sources.files, all_ranks)
     read_options = replace(read_options, prefetch=(*read_options.prefetch, *also))
@@ -66,14 +68,24 @@ def open_with_progress(
     return run.select(selection.ranks, selection.steps) if selection is not None else run
 
 
+open_to_find = partial(open_with_progress, all_ranks=False, may_be_known=True)
+"""Read a run for :func:`with_findings`."""
+
+
 def _to_replay(
-    files: Sequence[Source], reread: Sequence[SecondPass[Any]], all_ranks: bool
+    files: Sequence[Source], reread: Sequence[SecondPass[Any]], all_ranks: bool, read_options: ReadOptions
 ) -> Sequence[SecondPass[Any]]:
-    """Return what a replay reads of each file."""
+    """Return what a replay reads of each file.
+
+    Of many ranks, which of them are replayed is known once all are read: the cache keeps the events of those that are
+    read anyway.
+    """
     from dptrace.replay.graph.events import RANK_EVENTS
     from dptrace.replay.representatives import MOST_REPLAYED
 
-    return (RANK_EVENTS, *reread) if all_ranks or len(files) <= MOST_REPLAYED else ()
+    if all_ranks or len(files) <= MOST_REPLAYED:
+        return (RANK_EVENTS, *reread)
+    return (replace_field(RANK_EVENTS, if_parsed=True),) if read_options.cache and read_options.dask is None else ()
 
 
 def _say_memory(files: Sequence[Source], all_ranks: bool = False) -> None:

@@ -340,7 +340,10 @@ def host_time(
             own = np.flatnonzero(inside > 0)
             found.append((pieces.index[own], pieces.twin[own], inside[own]))
             waiting += [_waits_of(model, process, times)] if waits else []
-    return HostTime(what, *map(np.concatenate, zip(*found, strict=True)), np.concatenate(waiting)) if found else None
+    if not found:
+        return None
+    index, twin, inside_ns = (np.concatenate(column) for column in zip(*found, strict=True))
+    return HostTime(what, index, twin, inside_ns, np.concatenate(waiting))
 
 
 def _waits_of(model: Model, process: Process, when: IntervalSet) -> Int64:
