@@ -6,6 +6,7 @@ machine's, as on a shared home folder; else they are sent, and put into the cach
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from dptrace.core.files import cache_folder, open_part
 from dptrace.core.subprocess_pool import available_cores
-from dptrace.errors import AccessError, DptraceError, MissingExtraError, UsageError
+from dptrace.errors import AccessError, DptraceError, MissingExtraError, TraceError, UsageError
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import SentFile, entries_of, keep_sent, read_to_send
 from dptrace.load.stored_file import RankFile
 from dptrace.readers.source import Source
+from dptrace.readers.storage import file_identity
 from dptrace.version import __version__
 
 if TYPE_CHECKING:
@@ -38,20 +40,20 @@ def read_on_cluster(
     When a worker dies, another worker reads its files again.
 
     Raises:
-        DptraceError: there is no scheduler or no worker, or the workers have no dptrace.
+        DptraceError: there is no scheduler or no worker, the scheduler ends, or the workers have no dptrace.
         UsageError: intervals are to be read without a cache.
     """
     assert read_options.dask is not None
     if not (read_options.figures_only or read_options.cache):
         raise UsageError("What Dask workers read comes back through the cache: leave --no-cache out.")
-    with _client(read_options.dask) as client, _mark(read_options) as mark:
+    with _reached(read_options.dask), _client(read_options.dask) as client, _mark(read_options) as mark:
         from distributed import as_completed
 
         # The workers' current folder is not this process's.
         remote = [source.absolute() for source in sources]
         entries = [[entry.name for entry in entries_of(source, read_options)] for source in sources]
         options: dict[str, Any] = {"read_options": read_options, "mark": mark, "pure": False}
-        futures = client.map(read_to_send, remote, entries, **options)
+        futures = client.map(_read_there, remote, entries, **options)
         index = {future.key: number for number, future in enumerate(futures)}
         for future in as_completed(futures):
             number = index[future.key]
@@ -60,6 +62,44 @@ def read_on_cluster(
                 result = keep_sent(sources[number], read_options, result)
             yield number, _with_user_path(result, remote[number].address, sources[number].address)
             future.release()
+
+
+def _read_there(
+    source: Source, entries: Sequence[str], read_options: ReadOptions, mark: str
+) -> RankFile | DptraceError | SentFile | None:
+    """Read a file on a worker; an error names the worker that does not see the file."""
+    result = read_to_send(source, entries, read_options, mark)
+    if type(result) is TraceError and file_identity(source) is None:
+        from distributed import get_worker
+
+        result.args = (f"{result} The Dask worker {get_worker().address} looked for it.",)
+    return result
+
+
+@contextmanager
+def _reached(address: str) -> Iterator[None]:
+    """Turn what Dask raises after its scheduler ended into one error, and its log of it into nothing."""
+    try:
+        from distributed import CancelledError
+        from distributed.comm import CommClosedError
+    except ImportError:
+        raise MissingExtraError("Reading on a Dask cluster needs dask.distributed", "dask") from None
+    log = logging.getLogger("distributed.client")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    except (CommClosedError, CancelledError, TimeoutError):
+        raise _lost(address) from None
+    finally:
+        log.setLevel(level)
+
+
+def _lost(address: str) -> DptraceError:
+    return DptraceError(
+        f"{address}: the Dask scheduler ended, or can't be reached any more. Start it again, with its workers; what "
+        "was read until then is in the cache."
+    )
 
 
 @contextmanager
@@ -88,10 +128,8 @@ def _with_user_path(result: RankFile | DptraceError, absolute: str, given: str) 
 
 @contextmanager
 def _client(address: str) -> Iterator[Client]:
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError:
-        raise MissingExtraError("Reading on a Dask cluster needs dask.distributed", "dask") from None
+    from distributed import Client, LocalCluster
+
     if address == LOCAL:
         with _local(LocalCluster) as cluster, Client(cluster) as client:
             yield client
@@ -112,6 +150,8 @@ def _client(address: str) -> Iterator[Client]:
             raise DptraceError(
                 f"{address}: the Dask scheduler has no workers. Start one: dask worker {address}"
             ) from None
+        except OSError:  # Dask's "Timed out trying to connect" is no TimeoutError
+            raise _lost(address) from None
         _check_workers(client)
         yield client
 

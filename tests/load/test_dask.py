@@ -192,6 +192,32 @@ def test_workers_that_cannot_read_are_named(
     assert "waiting 1 s" in capfd.readouterr().err
 
 
+def test_a_worker_that_lacks_a_file_is_named(address: str, folder: Path) -> None:
+    """The file may be there for this machine and the other workers."""
+    sources = [Source.of(folder / name) for name in ("r0.json", "r9.json")]
+    found = dict(read_on_cluster(sources, ReadOptions(dask=address, figures_only=True, cache=False)))
+
+    assert not isinstance(found[0], DptraceError)
+    assert re.search(r"r9\.json: no such file\. The Dask worker tcp://127\.0\.0\.1:\d+ ", str(found[1]))
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_dies_is_one_error(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """While files are read, and while a worker is waited for; Dask's own log stays out."""
+    sources = [Source.of(path) for path in sorted(folder.glob("*.json"))] * 10
+    for workers in ([[sys.executable]], []):
+        with cluster(tmp_path, *workers) as address, distributed.Client(address) as client:
+            scheduler = client.run_on_scheduler(os.getpid)
+            client.close()
+            end = threading.Timer(3, os.kill, (scheduler, signal.SIGKILL))
+            with pytest.raises(DptraceError, match="the Dask scheduler ended"):
+                end.start()
+                while True:
+                    list(read_on_cluster(sources, ReadOptions(dask=address, figures_only=True, cache=False)))
+            end.join()
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_workers_without_credentials_are_said_to_need_them(address: str) -> None:
     """One sentence for all files; the machine that asks may well have credentials."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Denying) as server:
