@@ -337,7 +337,10 @@ _ADVISE = {
     "expected": (_EXPECTED, None),
     "tree": {"strategy": str, "label": str | None, "fits": bool, "slower": float | None},
 }
-_PARTS = "compute_ns optimizer_ns exposed_transfer_ns exposed_wait_ns overlapped_ns exposed_memory_ns idle_ns"
+_PARTS = (
+    "compute_ns optimizer_ns exposed_comm_ns exposed_transfer_ns exposed_wait_ns overlapped_ns exposed_memory_ns "
+    "idle_ns"
+)
 _ADVISE_RECORDING = {
     **_ADVICE, "recorded": str, "mode": str | None, "ranks step_ns": int, "parts": {_PARTS: int | None},
 }

@@ -30,10 +30,10 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: float
     forward_backward_ns: float
     optimizer_ns: float
-    transfer_ns: float
-    """Exposed communication without waiting for later ranks."""
-    wait_ns: float
-    """Exposed waiting for later ranks."""
+    exposed_ns: float
+    """Exposed communication: transfers and waiting for later ranks."""
+    wait_ns: float | None
+    """Exposed waiting for later ranks; None where ranks are missing from collectives."""
     overlapped_ns: float
     memory_ns: float
     idle_ns: float
@@ -45,6 +45,16 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
         """Return the time in which a rank computes."""
         return self.forward_backward_ns + self.optimizer_ns
 
+    @property
+    def transfer_ns(self) -> float:
+        """Return the exposed communication without waiting, or all of it where waiting is unknown."""
+        return self.exposed_ns - (self.wait_ns or 0.0)
+
+    @property
+    def at_most(self) -> str:
+        """Return what follows a gain that may be waiting for missing ranks."""
+        return ", at most: how much of it is waiting is unknown" if self.wait_ns is None and self.exposed_ns else ""
+
 
 def recorded_step(run: Run) -> RecordedStep:
     """Return the mean step of all ranks."""
@@ -52,14 +62,14 @@ def recorded_step(run: Run) -> RecordedStep:
     frame = run.steps()
     mean = frame.mean(numeric_only=True)
     idle = run.idle_causes()
-    wait = float(frame["exposed_wait_ns"].fillna(0).mean())
+    waits = frame["exposed_wait_ns"]
     return RecordedStep(
         ranks=max(run.world_size, int(frame["rank"].nunique())),
         wall_ns=float(mean["wall_ns"]),
         forward_backward_ns=float(mean["forward_ns"] + mean["backward_ns"] + mean["other_ns"]),
         optimizer_ns=float(mean["optimizer_ns"]),
-        transfer_ns=float(mean["exposed_comm_ns"]) - wait,
-        wait_ns=wait,
+        exposed_ns=float(mean["exposed_comm_ns"]),
+        wait_ns=None if waits.isna().any() else float(waits.mean()),
         overlapped_ns=float(mean["overlapped_comm_ns"]),
         memory_ns=float(mean["exposed_memory_ns"]),
         idle_ns=float(mean["idle_ns"]),
@@ -76,10 +86,10 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
     yield _data(run, step)
     if whole := step.overlapped_ns + step.transfer_ns:
         hidden = step.overlapped_ns / whole
-        numbers = f"{share(hidden)} of {duration(whole)} without waiting"
+        numbers = f"{share(hidden)} of {duration(whole)} {'with' if step.at_most else 'without'} waiting"
         yield _goal("overlap", hidden, numbers)
     if step.ranks > 1:
-        serial = (step.transfer_ns + step.wait_ns) / step.wall_ns
+        serial = step.exposed_ns / step.wall_ns
         reached = gustafson_efficiency(serial, step.ranks)
         numbers = (
             f"s = {serial:.3g} of the step is communication, 1 − s·(N−1)/N = {share(reached)} on {step.ranks} ranks"
@@ -91,7 +101,10 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
         part = float(run.pipeline()["pipeline_bubble_percent"].mean()) / 100
         answer = "yes" if part < RULES["bubble"].value else "no: more micro-batches, or an interleaved schedule"
         yield ask("bubble", answer, f"{share(part)} of the pipeline's time", part)
-    if step.ranks > 1:
+    if step.at_most:
+        numbers = f"ranks are missing from collectives, exposed {duration(step.exposed_ns)} of a step"
+        yield ask("straggler", "unknown: add the traces of the missing ranks", numbers, step.exposed_ns / step.wall_ns)
+    elif step.ranks > 1 and step.wait_ns is not None:
         part = step.wait_ns / step.wall_ns
         answer = "yes" if part >= RULES["straggler"].value else "no"
         yield ask("straggler", answer, f"{duration(step.wait_ns)} of a step, {share(part)}", part)
@@ -114,8 +127,8 @@ def _data(run: Run, step: RecordedStep) -> Question:
 def _limit(step: RecordedStep) -> Question:
     parts = {
         "compute": step.compute_ns,
-        "communication": step.transfer_ns,
-        "waiting for other ranks": step.wait_ns,
+        "communication or waiting" if step.at_most else "communication": step.transfer_ns,
+        "waiting for other ranks": step.wait_ns or 0.0,
         "copies": step.memory_ns,
         "the host, data or gaps": step.idle_ns,
     }
@@ -213,7 +226,7 @@ def _item(
 def step_checks(step: RecordedStep) -> Iterator[Check]:
     """Yield the items that the parts of the mean step answer."""
     once, wall_ns = step.optimizer_ns + step.transfer_ns, step.wall_ns
-    reason = f"the optimizer and exposed communication, {duration(once)}, once for twice the samples"
+    reason = f"the optimizer and exposed communication, {duration(once)}, once for twice the samples{step.at_most}"
     yield _item("larger-batch", reason, gain_ns=once / 2, wall_ns=wall_ns)
     if not step.data_loading_ns:
         yield _item("num_workers", "no step waits for the DataLoader", "skip", gain_ns=0.0)
@@ -402,7 +415,7 @@ def _reason(item: WhatIfCheck, answer: WhatIf, before: int) -> str:
     per = answer.micro_steps
     high = duration(answer.high_ns / per)
     within = f"{duration(answer.low_ns / per)} to {high}" if answer.low_ns > 0 else f"up to {high}"
-    at_most = ", at most" if item.bound else ""
+    at_most = ", at most" if item.bound or any(doubt.kind == "absent_ranks" for doubt in answer.doubts) else ""
     at_most += ", in addition to the cost of the late rank" if item.beyond else ""
     took = "" if per > 1 else "the median step takes "
     return (
@@ -452,8 +465,9 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
         "parts": {
             "compute_ns": round(step.compute_ns),
             "optimizer_ns": round(step.optimizer_ns),
-            "exposed_transfer_ns": round(step.transfer_ns),
-            "exposed_wait_ns": round(step.wait_ns),
+            "exposed_comm_ns": round(step.exposed_ns),
+            "exposed_transfer_ns": None if step.wait_ns is None else round(step.transfer_ns),
+            "exposed_wait_ns": None if step.wait_ns is None else round(step.wait_ns),
             "overlapped_ns": round(step.overlapped_ns),
             "exposed_memory_ns": round(step.memory_ns),
             "idle_ns": round(step.idle_ns),

@@ -105,7 +105,11 @@ class FindingList:
         if self._refusal is not None:
             found = (*measured_waiting(context), *found)
             return tuple(sorted(map(self._refused, found), key=lambda finding: -finding.counted_ns))
-        late = [self._measured(*one) for find in (late_ranks, absent_ranks) for one in find(run, self._measurer)]
+        late = [self._measured(*one) for one in late_ranks(run, self._measurer)]
+        # Once others are gone, ranks that were not recorded would come at other times: what they gain then is unknown.
+        least = MIN_SHARE * self._measurer.step_ns
+        absent = [self._measured(*one) for one in absent_ranks(run, self._measurer)]
+        late += [one for one in absent if not one.is_known or one.alone_ns >= least]
         waiting = list[Finding]()
         if late and not any(one.is_known for one in late):
             waiting = [replace(one, gain=late[0].finding.gain) for one in measured_waiting(context)]

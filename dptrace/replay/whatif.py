@@ -155,6 +155,12 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
             "that with them as late as the last of the others at each of their collectives."
         )
         found.append(Doubt("absent_ranks", text, False))
+    if transfers_are_unknown(model, question.changes, question.measured_ns):
+        text = (
+            "Ranks are missing from collectives, and none with all of its ranks shows how long these transfer: how "
+            "much of them is waiting is unknown, so the gain is what is possible at most."
+        )
+        found.append(Doubt("absent_ranks", text, False))
     unsized_ns = _unsized_ns(question.model) / question.steps
     if unsized_ns > _MAX_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
         spent = f"{duration(unsized_ns)} of each step go to collectives"
@@ -167,6 +173,15 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
             text = f"{spent} that are not matched across ranks: how long these wait for each other is unknown."
         found.append(Doubt("unsized", text, True))
     return found
+
+
+def transfers_are_unknown(model: Model, changes: Sequence[Change], step_ns: float) -> bool:
+    """Return whether what these changes gain may be waiting for ranks that were not recorded."""
+    if not any(change.transfers for change in changes):
+        return False
+    unknown_ns = int(model.transfers.duration_ns[~model.transfers.shown].sum()) // max(1, len(model.processes))
+    steps = max(1, *(len(timeline.windows) for timeline in model.run.timelines))
+    return unknown_ns > _MAX_ERROR * step_ns * steps
 
 
 def _unsized_ns(model: Model) -> int:
@@ -551,6 +566,8 @@ class Replay:
         ranges = [median_range(wall + predicted - float(median(alike[0]))) for wall in alike]
         low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
         error = self.error_ns(round(predicted) if changes else 0)
+        if transfers_are_unknown(self.model, changes, _step(self.measured)):
+            high = max(high, float(_micro_steps(changes) * _step(self.measured) - error))
         return max(0, round(min(low, predicted)) - error), round(max(high, predicted)) + error
 
     def error_ns(self, predicted_ns: int) -> int:

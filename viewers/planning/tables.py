@@ -366,11 +366,12 @@ def _tree(content: Row) -> str:
 def _recorded_advise_facts(content: Row) -> Iterator[str]:
     mode = f" of {content['mode']}" if content["mode"] else ""
     parts = content["parts"]
-    exposed = parts["exposed_transfer_ns"] + parts["exposed_wait_ns"]
+    wait_ns = parts["exposed_wait_ns"]
+    waiting = "an unknown part" if wait_ns is None else duration(wait_ns)
     yield (
         f"A step{mode} on {plural(content['ranks'], 'rank')} takes {duration(content['step_ns'])}: compute "
-        f"{duration(parts['compute_ns'])}, exposed communication {duration(exposed)}, of which "
-        f"{duration(parts['exposed_wait_ns'])} is waiting for later ranks, idle {duration(parts['idle_ns'])}."
+        f"{duration(parts['compute_ns'])}, exposed communication {duration(parts['exposed_comm_ns'])}, of which "
+        f"{waiting} is waiting for later ranks, idle {duration(parts['idle_ns'])}."
     )
 
 

@@ -114,12 +114,12 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
     # What another stream's work ended just before its start was held by that, however long its launch was ago.
     ends = np.sort(end)
     held_until = ends[np.searchsorted(ends, start, side="right") - 1] if len(ends) else ends
-    idle &= (start - call <= _CERTAINLY_QUEUED_NS) | (held_until <= call) | (start - held_until > _SIDE_BEFORE_NS)
+    held = (start - call > _CERTAINLY_QUEUED_NS) & (held_until > call) & (start - held_until <= _SIDE_BEFORE_NS)
     slow = (returned - np.maximum(call, ended) > LAUNCH_NS) & (start >= returned - LAUNCH_NS) & (not events.on_cpu)
-    latency = _latency(api, start - call, idle & ~slow)
+    latency = _latency(api, start - call, idle & ~slow, held)
     if events.on_cpu:
         # A thread of gloo's has to get a core: how long that takes is of this launch, not of all.
-        latency = np.where(idle, start - call, latency)
+        latency = np.where(idle & ~held, start - call, latency)
     return DeviceOrder(
         start_ns=start,
         end_ns=end,
@@ -135,13 +135,15 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
     )
 
 
-def _latency(api: NDArray[np.int64], late: Int64, idle: NDArray[np.bool_]) -> Int64:
-    """Return the latency of each interval: the median of its API's, or of all where few were measured."""
-    overall = int(median(late[idle])) if idle.any() else _DEFAULT_LATENCY_NS
+def _latency(api: NDArray[np.int64], late: Int64, idle: NDArray[np.bool_], held: NDArray[np.bool_]) -> Int64:
+    """Return the latency of each interval: the median of its API's, or of all where too few were measured or free."""
+    free = idle & ~held
+    overall = int(median(late[free])) if free.any() else _DEFAULT_LATENCY_NS
     latency = np.full(len(api), overall, np.int64)
-    for name in unique(api[idle]).tolist():
-        samples = late[idle & (api == name)]
-        if len(samples) >= _MIN_SAMPLES:
+    for name in unique(api[free]).tolist():
+        measured = np.count_nonzero(idle & (api == name))
+        samples = late[free & (api == name)]
+        if measured >= _MIN_SAMPLES and 2 * len(samples) >= measured:
             latency[api == name] = int(median(samples))
     return latency
 

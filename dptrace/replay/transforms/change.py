@@ -27,6 +27,8 @@ class Change(msgspec.Struct, frozen=True):
 
     collectives: ClassVar[bool] = False
     """Whether it needs to know how long a collective waits and how long it transfers."""
+    transfers: ClassVar[bool] = False
+    """Whether it gains by what transfers take, so that waiting which counts as transfer is no gain."""
     host: ClassVar[bool] = False
     """Whether it changes what hosts do."""
     keeps_tasks: ClassVar[bool] = False
@@ -92,6 +94,7 @@ class Bandwidth(Change, frozen=True):
 
     speedup: float
     collectives: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
 
     def describe(self) -> str:
         return f"bandwidth {self.speedup:g}×"
@@ -170,6 +173,7 @@ class PerfectOverlap(Change, frozen=True):
     """Nothing waits for a collective: all communication is hidden, as far as links have the time."""
 
     collectives: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
     what = "perfect overlap"
 
     def apply(self, model: Model) -> Model:
@@ -205,6 +209,7 @@ class ShorterTransfers(ShorterTasks, frozen=True, eq=False):
     """Some transfers take less time, as far as it is known how long they take."""
 
     collectives: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
 
 
 class HiddenCollectives(Change, frozen=True):
@@ -215,6 +220,7 @@ class HiddenCollectives(Change, frozen=True):
 
     kind: str
     collectives: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
     keeps_tasks: ClassVar[bool] = True
 
     def describe(self) -> str:

@@ -199,6 +199,7 @@ class Accumulate(Change, frozen=True):
 
     micro_steps: int
     collectives: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
     host: ClassVar[bool] = True
 
     def describe(self) -> str:

@@ -177,6 +177,7 @@ class Communication(Change, frozen=True):
 
     parts: tuple[LinkChange, ...]
     collectives: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
 
     def describe(self) -> str:
         return ", ".join(part.describe() for part in self.parts)

@@ -245,6 +245,7 @@ class Reschedule(Change, frozen=True):
     """Size at which a bucket of DDP is closed; DDP's own sizes by default."""
 
     collectives: ClassVar[bool] = True
+    transfers: ClassVar[bool] = True
     host: ClassVar[bool] = True
 
     def describe(self) -> str:
