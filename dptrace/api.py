@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -142,12 +143,14 @@ def open(
 
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
+    if window is not None and (isinstance(window, bool) or not isinstance(window, Integral)):
+        raise UsageError(f"window={window!r}: the number of a window is an integer from 1.")
     patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)
     rules = (phase_labels,) if isinstance(phase_labels, str) else tuple(phase_labels)
     read_options = ReadOptions(
         *(patterns, rules, step_range, strict, cache, jobs, dask, figures_only),
         ignore=tuple(sorted(ranks_of(ignore))),
-        window=window,
+        window=None if window is None else int(window),
         align=align,
     )
     return Run(**vars(open_run([path_text(path) for path in paths], read_options)))
@@ -320,7 +323,13 @@ def show(
     """
     from dptrace.viewers.pages.view import show
 
+    _opened(run)
     return show(run, view, height, critical_path)
+
+
+def _opened(run: object) -> None:
+    if not isinstance(run, RunData):
+        raise UsageError(f"{run!r:.80}: is no run; open the path first: dptrace.open(path).")
 
 
 def figure(run: RunData, *, every_rank: bool = False) -> Column:
@@ -343,6 +352,7 @@ def figure(run: RunData, *, every_rank: bool = False) -> Column:
     """
     from dptrace.viewers.pages.gantt_layout import gantt_layout
 
+    _opened(run)
     return gantt_layout(run, every_rank)
 
 
@@ -361,6 +371,7 @@ def figure_svg(
     """
     from dptrace.viewers.pages.gantt_svg import figure_svg
 
+    _opened(run)
     return figure_svg(run, every_step, every_rank, width, annotate)
 
 

@@ -226,6 +226,22 @@ def test_a_comparison_takes_runs() -> None:
             dptrace.compare(before, after)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("draw", [dptrace.figure, dptrace.figure_svg, dptrace.show])
+def test_pictures_take_runs(draw: Callable[[str], object]) -> None:
+    """The message for a path says how a run is opened."""
+    with pytest.raises(dptrace.UsageError, match=r"dptrace\.open"):
+        draw(str(TRACES / "naive_cpu_2ranks"))
+
+
+def test_a_run_equals_itself_by_any_path() -> None:
+    """A slash at the end of a path makes no other run."""
+    path = TRACES / "naive_cpu_2ranks"
+    run, same = (dptrace.open(text, figures_only=True) for text in (str(path), f"{path}/"))
+
+    assert run == same
+    assert hash(run) == hash(same)
+
+
 def test_a_trace_is_exported_once(tmp_path: Path) -> None:
     """The suffix selects the format; an existing file is not overwritten unless force is given."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _sections = group(
     *(
-        click.option(f"--{name}", "section", flag_value=name, help=f"Print {what}.")
+        click.option(f"--{name}", "sections", flag_value=name, multiple=True, help=f"Print {what}.")
         for name, what in {
             "findings": "all findings, with ranges and where to look",
             "split": "the step of each rank; with --all, each of its steps",
@@ -66,7 +66,7 @@ def command(
     paths: tuple[str, ...],
     selection: Selection,
     all_rows: bool,
-    section: str | None,
+    sections: tuple[str, ...],
     collectives: bool,
     memory: bool,
     to: Destination,
@@ -95,8 +95,8 @@ def command(
     """
     align = read_options.align
     has_findings = not (to.only(CSV) or as_hta or ((collectives or memory) and not to.has(JSON)))
-    short = to.has(MARKDOWN) and not (all_rows or section or collectives or memory or as_hta)
-    refuse(_contradictions(to, section, collectives, memory, as_hta, align))
+    short = to.has(MARKDOWN) and not (all_rows or sections or collectives or memory or as_hta)
+    refuse(_contradictions(to, sections, collectives, memory, as_hta, align))
     refuse([(limit is not None and not short, _NOTHING_TO_LIMIT)])
     if as_hta:
         if selection or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
@@ -111,7 +111,7 @@ def command(
     run = with_workload(run, **workload)
     run = with_findings(run, verbosity) if has_findings else run
     answer = (
-        _memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives, section)
+        _memory_answer(run, all_rows) if memory else _answer(_compared(run, verbosity), all_rows, collectives, sections)
     )
     to.write(_with_markdown(answer, run, limit) if short else answer)
     if not to.as_text:
@@ -129,12 +129,12 @@ _NOTHING_TO_ALIGN = "--no-align only changes times and figures across ranks; lea
 
 
 def _contradictions(
-    to: Destination, section: str | None, collectives: bool, memory: bool, as_hta: bool, align: bool
+    to: Destination, sections: Sequence[str], collectives: bool, memory: bool, as_hta: bool, align: bool
 ) -> Iterator[tuple[bool, str]]:
     other = not to.as_text or collectives or memory or as_hta
     yield (
-        section is not None and other,
-        f"--{section} is a section of the text of analyze; give it alone, or with --all.",
+        bool(sections) and other,
+        f"--{''.join(sections[:1])} is a section of the text: combine it with other sections and --all only.",
     )
     yield as_hta and collectives, _HTA_ALONE
     yield to.only(JSON) and collectives, "--json already contains the collectives; leave --collectives out."
@@ -172,15 +172,15 @@ def _memory_readings() -> tuple[SecondPass[Any], ...]:
     return (MEMORY,)
 
 
-def _answer(run: Run, all_rows: bool, collectives: bool, section: str | None) -> Answer:
+def _answer(run: Run, all_rows: bool, collectives: bool, sections: Sequence[str]) -> Answer:
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.screen import print_screen
         from dptrace.viewers.terminal.summary import print_collectives, print_run
 
         if collectives:
             print_collectives(run, console, all_rows)
-        elif all_rows or section:
-            print_run(run, console, all_rows, section or "")
+        elif all_rows or sections:
+            print_run(run, console, all_rows, sections)
         else:
             print_screen(run, console)
 

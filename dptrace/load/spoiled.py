@@ -34,7 +34,9 @@ def without_ignored(sources: Sources, ignored: Collection[int]) -> Sources:
         return sources
     kept = tuple(file for file in sources.files if rank_in_name(file.address) not in ignored)
     _refuse_none(kept, ignored)
-    return replace(sources, files=kept, named=frozenset(file for file in sources.named if file in kept))
+    named = {rank_in_name(file.address) for file in sources.files} & set(ignored)
+    notes = (*sources.notes, *_left_out(named))
+    return replace(sources, files=kept, named=frozenset(file for file in sources.named if file in kept), notes=notes)
 
 
 def without_ignored_files(
@@ -47,12 +49,18 @@ def without_ignored_files(
     """
     if not ignored:
         return sources, {**found}
-    left_out = {index for index, file in found.items() if isinstance(file, RankFile) and _rank(file) in ignored}
+    ranks = {index: _rank(file) for index, file in found.items() if isinstance(file, RankFile)}
+    left_out = {index for index, rank in ranks.items() if rank in ignored}
     kept = [index for index in range(len(sources.files)) if index not in left_out]
     _refuse_none(kept, ignored)
     files = tuple(sources.files[index] for index in kept)
-    notes = (*sources.notes, f"Left out: {ranks_text(sorted(ignored))}, as --ignore says.")
+    notes = (*sources.notes, *_left_out({ranks[index] for index in left_out}))
     return replace(sources, files=files, notes=notes), {place: found[index] for place, index in enumerate(kept)}
+
+
+def _left_out(ranks: Collection[int | None]) -> list[str]:
+    known = sorted(rank for rank in ranks if rank is not None)
+    return [f"Left out on request: {ranks_text(known)}."] if known else []
 
 
 def _rank(file: RankFile) -> int | None:

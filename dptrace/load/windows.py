@@ -40,6 +40,13 @@ def with_window(sources: Sources, window: int | None) -> Sources:
         )
     if not 1 <= window <= count:
         raise UsageError(f"--window {window}: there {'is 1 window' if count == 1 else f'are {count} windows'}, from 1.")
-    ordered = (sorted(files, key=lambda one: one[0]) for files in by_worker.values())
-    kept = {files[window - 1][1] for files in ordered if len(files) >= window}
+    ordered = [sorted(files, key=lambda one: one[0]) for files in by_worker.values()]
+    # A process that lacks a window has those that are nearest in time to the windows of the one with the most.
+    times = [time for time, _ in max(ordered, key=len)]
+    kept = {
+        file
+        for files in ordered
+        for number, (time, file) in enumerate(files)
+        if window - 1 == (number if len(files) == count else min(range(count), key=lambda i: abs(times[i] - time)))
+    }
     return replace(sources, files=tuple(file for file in sources.files if file in kept), named=sources.named & kept)

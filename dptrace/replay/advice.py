@@ -62,14 +62,15 @@ def recorded_step(run: Run) -> RecordedStep:
     frame = run.steps()
     mean = frame.mean(numeric_only=True)
     idle = run.idle_causes()
-    waits = frame["exposed_wait_ns"]
+    waits, unmatched_ns = frame["exposed_wait_ns"], float(frame["exposed_unmatched_ns"].mean())
+    unknown = waits.isna().any() or unmatched_ns >= MIN_SHARE * float(mean["wall_ns"])
     return RecordedStep(
         ranks=max(run.world_size, int(frame["rank"].nunique())),
         wall_ns=float(mean["wall_ns"]),
         forward_backward_ns=float(mean["forward_ns"] + mean["backward_ns"] + mean["other_ns"]),
         optimizer_ns=float(mean["optimizer_ns"]),
         exposed_ns=float(mean["exposed_comm_ns"]),
-        wait_ns=None if waits.isna().any() else float(waits.mean()),
+        wait_ns=None if unknown else float(waits.mean()),
         overlapped_ns=float(mean["overlapped_comm_ns"]),
         memory_ns=float(mean["exposed_memory_ns"]),
         idle_ns=float(mean["idle_ns"]),

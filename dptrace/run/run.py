@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
@@ -80,11 +81,14 @@ class Run:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
             return NotImplemented
-        compared = [one.name for one in fields(Run) if one.compare and one.name != "timelines"]
+        # Two ways to write a path are one place.
+        if Path(self.path).resolve() != Path(other.path).resolve():
+            return False
+        compared = [one.name for one in fields(Run) if one.compare and one.name not in ("timelines", "path")]
         return all(same(getattr(self, name), getattr(other, name)) for name in compared)
 
     def __hash__(self) -> int:
-        return hash((self.path, self.world_size, self.ranks))
+        return hash((Path(self.path).resolve(), self.world_size, self.ranks))
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -65,6 +65,14 @@ def test_a_section_is_printed_alone(folder: Path, section: str, has: str, lacks:
     assert 2 == run(folder, f"--{section}", "--json").exit_code
 
 
+def test_sections_are_printed_together(folder: Path) -> None:
+    """Each of those that are named, in the order of the answer."""
+    text = run(folder, "--notes", "--findings").stdout
+
+    assert 0 < text.index("Findings") < text.index("! ")
+    assert "mean step by" not in text
+
+
 def test_json_and_csv_stand_alone_on_stdout(folder: Path) -> None:
     """Notes go to stderr; a row of CSV is a step, or a collective; a pattern turns compute into communication."""
     result = run(folder, "--json")

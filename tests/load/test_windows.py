@@ -33,6 +33,23 @@ def test_a_window_is_chosen_by_its_number(folder: Path, window: int, steps: int)
     assert {steps} == {len(timeline.windows) for timeline in run.timelines}
 
 
+def test_a_process_that_lacks_a_window_has_its_others_in_their_times(folder: Path) -> None:
+    """Rank 1 has the second window alone, written a second later than that of the others."""
+    first, second = sorted(folder.glob("*_4001.*"))
+    first.unlink()
+    second.rename(folder / second.name.replace(str(TIMES[1]), str(TIMES[1] + 10**9)))
+
+    assert (0, 2, 3) == dptrace.open(folder, window=1, cache=False).ranks
+    assert (0, 1, 2, 3) == dptrace.open(folder, window=2, cache=False).ranks
+
+
+@pytest.mark.parametrize("window", ["1", 1.0, True])
+def test_a_window_is_an_integer(folder: Path, window: object) -> None:
+    """In Python, where no option parses it."""
+    with pytest.raises(UsageError, match="integer"):
+        dptrace.open(folder, window=window)  # type: ignore[arg-type]
+
+
 def test_several_windows_are_refused_before_they_are_read(folder: Path) -> None:
     """The message names two of them, and what chooses one; one that is not there is wrong use."""
     for file in folder.iterdir():

@@ -73,6 +73,9 @@ def test_a_rank_can_be_ignored(tmp_path: Path) -> None:
     assert (0, 1, 4, 5, 6, 7) == run.ranks
     assert 8 == run.world_size
     assert not any("is cut" in note for note in run.notes)
+    # Only what was there is said to be left out.
+    assert any("ranks 2, 3" in note for note in run.notes) or 2 == sum("Left out" in note for note in run.notes)
+    assert not any("Left out" in note for note in dptrace.open(folder, ignore=(99,), cache=False).notes)
     with pytest.raises(UsageError, match="ignore"):
         dptrace.open(folder, ignore=range(8), cache=False)
 

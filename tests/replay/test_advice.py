@@ -180,3 +180,16 @@ def test_the_rank_that_others_wait_for_is_asked_for_its_data(tmp_path: Path) -> 
 
     assert questions["data"].answer.startswith("yes")
     assert "rank 5" in questions["data"].numbers
+
+
+def test_without_a_rank_nothing_is_said_of_waiting(tmp_path: Path) -> None:
+    """Rank 1 of two is late by 600 µs and was not recorded: what the other one's collectives take may be waiting."""
+    folder = Mesh(tp=1, dp=2, late_us={1: 600}).write(tmp_path / "run")
+    next(folder.glob("*rank1.*")).unlink()
+    run = dptrace.open(folder, cache=False)
+    content, answer = recorded_advice(run), run.whatif(bandwidth=2)
+
+    assert [None, None] == [content["parts"][f"exposed_{part}_ns"] for part in ("wait", "transfer")]
+    assert next(one for one in content["path"] if one["name"] == "straggler")["answer"].startswith("unknown")
+    assert "at most" in items(content)["faster-links"]["reason"]
+    assert answer.predicted_step_ns < answer.high_ns == answer.measured_step_ns

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import Finding, nothing_found, top_findings
 from dptrace.analysis.per_gpu.split import overlap_percent
 from dptrace.core.units import duration, milliseconds, number, plural, share
@@ -169,13 +170,20 @@ def _short(findings: Sequence[Finding], width: int, lines: Sequence[int]) -> Ite
     ranges = [_range(finding) for finding in findings]
     left = max((cell_len(text) for text in (*heads, *ranges)), default=0)
     for place, (finding, head, between) in enumerate(zip(findings, heads, ranges, strict=True)):
-        for start, text, style in ((head, finding.text, "bold"), (between, f"→ {finding.advice}", "dim")):
+        for start, text, style in ((head, finding.text, "bold"), (between, f"→ {_advice(finding)}", "dim")):
             room = width - left - 2
             for line in wrapped(plain(said(text, room, lines[place > 0])), room):
                 yield Text(f"{start:>{len(head)}}".ljust(left + 2), style=style).append_text(
                     Text(line.plain, "not bold not dim")
                 )
                 start = ""
+
+
+def _advice(finding: Finding) -> str:
+    """Return what to do; of a late rank that may be noise, or may not come again, that."""
+    gain = finding.gain
+    doubtful = isinstance(finding.evidence, Straggler) and gain.ns is not None and not gain.low_ns
+    return gain.reason if doubtful and gain.reason else finding.advice
 
 
 def _range(finding: Finding) -> str:

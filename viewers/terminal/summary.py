@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -300,17 +300,17 @@ def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
     return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in (*run.notes, *further)))
 
 
-def print_run(run: Run, console: Console, all_rows: bool = False, section: str = "") -> None:
+def print_run(run: Run, console: Console, all_rows: bool = False, sections: Collection[str] = ()) -> None:
     """Print the headline of *run*, its findings, its tables and the notes on its data.
 
     Args:
         all_rows: print each table in full, and a table by step for each rank.
-        section: print this one alone, of SECTIONS.
+        sections: print these alone, of SECTIONS, in its order.
     """
     lines = (mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [plain(headline(run).line), sentence(run)]
     parts += [Text(line) for line in lines if line]
-    for name in [section] if section else SECTIONS:
+    for name in (name for name in SECTIONS if not sections or name in sections):
         for part in SECTIONS[name](run, all_rows):
             parts += ["", part]
     console.print(*parts, sep="\n")
