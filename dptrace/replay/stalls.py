@@ -44,7 +44,7 @@ def shared_stalls(run: Run, model: Model, step_ns: float) -> list[Stall]:
         run: what the findings are about; the model is of the whole run.
         step_ns: mean length of a step.
     """
-    if not run.on_cpu:
+    if not (run.on_cpu and len(model.graph.edge.src)):
         return []
     starts, labels = step_starts(model), dict[Label, int]()
     every = [_pauses(model, rank, times, labels, step_ns) for rank, times in enumerate(starts)]

@@ -113,7 +113,9 @@ def all_reduce_line(model: Model) -> Line:
         return Line(0.0, float(seconds.sum() / size.sum()))
     line = weighted_line(sizes, typical, np.sqrt(count) / typical)
     # No message is much faster than its latency. Waits for ranks that were not recorded would look like latency.
-    timed = (of.bytes > 0) & (duration_ns > 0)
+    timed = (of.bytes > 0) & (duration_ns > 0) & (of.hops > 0)
+    if not timed.any():
+        return line  # of groups of one rank
     hop_s = float((duration_ns[timed] / of.hops[timed]).min()) / 1e9
     most = _SLOWEST_HOP * hop_s * float(of.hops[reduces].min())
     if line.alpha_s <= most:
