@@ -1,12 +1,12 @@
 # `make demo` records a run and shows it; `make test` installs what the tests need and runs them; `make test-all` adds the
-# slow tests; `make quick`, for the inner loop, runs what needs no process, no browser and no more than a moment.
+# slow tests, three at a time, as many of them wait; `make quick`, for the inner loop, runs what needs no process, no browser and no more than a moment.
 # `make test VENV=.venv-newest CONSTRAINTS=tests/constraints-newest.txt` tests with the newest torch, Bokeh and pandas.
 PYTHON ?= python3
 VENV ?= .venv
 GPUS ?= 2
 BIN := $(VENV)/bin
 CONSTRAINTS ?= tests/constraints.txt
-PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+PARALLEL := --dist=loadfile --no-loadscope-reorder --numprocesses
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 # Tests start hundreds of processes: compiled files, also pytest's, take a third off each start.
@@ -20,13 +20,13 @@ demo: $(VENV)/.record
 	$(BIN)/dptrace view demo/interleaved -o demo/interleaved.html --no-browser --force
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL)=2 -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL)=3 $(ARGS)
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PARALLEL) -m "not browser and not spawn and not slow and not heavy" $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL)=2 -m "not browser and not spawn and not slow and not heavy" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
