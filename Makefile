@@ -1,5 +1,6 @@
 # `make demo` records a run and shows it; `make test` installs what the tests need and runs them; `make test-all` adds the
-# slow tests, three at a time, as many of them wait; `make quick`, for the inner loop, runs what needs no process, no browser and no more than a moment.
+# slow tests, three at a time, as many of them wait; `make quick`, for the inner loop, runs what needs no process, no
+# browser and no more than a moment.
 # `make test VENV=.venv-newest CONSTRAINTS=tests/constraints-newest.txt` tests with the newest torch, Bokeh and pandas.
 PYTHON ?= python3
 VENV ?= .venv

@@ -19,7 +19,7 @@ from dptrace.commands.shared.options import (
     with_workload,
     workload_options,
 )
-from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
+from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_run
 from dptrace.commands.shared.reading import open_to_find, with_findings
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -119,7 +119,7 @@ def command(
 
         print_notes((*run.notes, *times_note(run)) if collectives else run.notes)
     if to.on_terminal:
-        print_hint(f"Next: dptrace view {quoted_paths(paths)}{' --view memory' * memory}", verbosity)
+        print_hint(f"Next: dptrace view {quoted_run(paths, read_options)}{' --view memory' * memory}", verbosity)
 
 
 _HTA_ALONE = "--hta-compat can be combined with --json, --csv, --all, --strict and -o only."

@@ -9,7 +9,7 @@ import click
 from dptrace.commands.shared.answer import CSV, HTML, JSON, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import opening_options, run_argument
-from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
+from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_run
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -73,4 +73,4 @@ def command(
     to.write(Answer({TEXT: tables, JSON: path.to_dict, CSV: rows, HTML: page}))
     print_notes(run.notes)
     if to.on_terminal:
-        print_hint(f"Next: dptrace whatif {quoted_paths(paths)}", verbosity)
+        print_hint(f"Next: dptrace whatif {quoted_run(paths, read_options)}", verbosity)

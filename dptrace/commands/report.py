@@ -13,7 +13,7 @@ from dptrace.commands.shared.options import (
     opening_options,
     run_options,
 )
-from dptrace.commands.shared.output import file_stem, print_hint, quoted_paths
+from dptrace.commands.shared.output import file_stem, print_hint, quoted_run
 from dptrace.commands.shared.reading import open_to_find, with_findings
 from dptrace.load.options import ReadOptions
 
@@ -44,4 +44,4 @@ def command(
     from dptrace.viewers.pages.report import document
 
     to.write(Answer({HTML: lambda: document(run)}))
-    print_hint(f"Next: dptrace view {quoted_paths(paths)}", verbosity)
+    print_hint(f"Next: dptrace view {quoted_run(paths, read_options)}", verbosity)

@@ -25,7 +25,7 @@ from dptrace.commands.shared.answer import (
 )
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import Selection, given_options, group, opening_options, run_options
-from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_paths
+from dptrace.commands.shared.output import print_hint, print_notes, progress, quoted_run
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.numbers import Number
 from dptrace.core.units import duration
@@ -232,7 +232,7 @@ def command(
         held = "" if answer.apart_ns is None else f", of the {len(answer.run.ranks)} ranks that were replayed"
         print_hint(f"{path} is the predicted run{held}. Open it at https://ui.perfetto.dev.", verbosity)
     elif to.on_terminal:
-        print_hint(f"Next: dptrace critical-path {quoted_paths(paths)}", verbosity)
+        print_hint(f"Next: dptrace critical-path {quoted_run(paths, read_options)}", verbosity)
 
 
 def _replayed(run: Run, changes: dict[str, Any]) -> WhatIf:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+    from dptrace.load.options import ReadOptions
+
 
 QUIET, NORMAL, VERBOSE = "quiet", "normal", "verbose"
 
@@ -194,6 +196,13 @@ def quoted_paths(paths: Sequence[str]) -> str:
     """Return RUN as it is typed for the next command, without secrets; ``RUN`` for a pipe, which is read once."""
     reread = all(path != "-" and not path.startswith(("/dev/fd/", "/proc/self/fd/")) for path in paths)
     return shlex.join(map(redact, paths)) if reread else "RUN"
+
+
+def quoted_run(paths: Sequence[str], read_options: ReadOptions) -> str:
+    """Return RUN with the options that choose what is read of it, as they are typed for the next command."""
+    chosen = [f" --ignore {rank}" for rank in read_options.ignore]
+    chosen += [f" --window {read_options.window}"] if read_options.window else []
+    return quoted_paths(paths) + "".join(chosen)
 
 
 # Progress bars on stderr, and how much a command prints besides its answer.
