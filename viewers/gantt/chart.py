@@ -379,7 +379,7 @@ class _Table(dict[Value, int]):
 
 
 def cause_category(cause: str) -> int:
-    """Return the category of an idle cause, one of ``idle.CAUSES``."""
+    """Return the category of an idle cause, one of ``causes.CAUSES``."""
     return OVERLAPPED + 1 + CAUSES.index(cause)
 
 

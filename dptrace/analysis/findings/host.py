@@ -58,7 +58,7 @@ def longest_gaps(device: DeviceFigures, cause: str, gaps: IntervalSet, total_ns:
     """Return the gaps of a cause that are a notable part of its idle time on a device, the longest first.
 
     Args:
-        cause: one of ``idle.CAUSES``; causes without host activity have no gaps.
+        cause: one of ``causes.CAUSES``; causes without host activity have no gaps.
         gaps: where to look.
         total_ns: the idle time of the cause.
     """

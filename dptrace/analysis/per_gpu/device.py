@@ -74,7 +74,7 @@ class DeviceFigures(msgspec.Struct, frozen=True):
     exposed: IntervalSet
     """When communication ran without compute: the intervals behind ``exposed_comm_ns``."""
     idle_causes: dict[str, Int64]
-    """By the names in ``idle.CAUSES``: idle ns in each step; the causes add up to the split's idle time."""
+    """By the names in ``causes.CAUSES``: idle ns in each step; the causes add up to the split's idle time."""
     host_gaps: IntervalSet
     """Idle gaps, 50 µs and longer, that ended with work which the host launched late."""
     backward_start_ns: Int64
