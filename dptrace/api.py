@@ -556,10 +556,11 @@ def predict_message(
 def _description(given: dict[str, Any]) -> Description:
     from dptrace.model.planning.describe import Description
 
-    if unknown := given.keys() - set(Description.__struct_fields__):
-        known = ", ".join(Description.__struct_fields__)
+    fields = [name for name in Description.__struct_fields__ if name != "given"]
+    if unknown := given.keys() - set(fields):
+        known = ", ".join(fields)
         raise UsageError(f"{min(unknown)} is not part of a description; it has {known}.")
-    return Description(**given)
+    return Description(**given, given=frozenset(given))
 
 
 INTERNAL = {

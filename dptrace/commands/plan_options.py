@@ -86,8 +86,10 @@ def description_of(options: dict[str, Any]) -> Description:
     Raises:
         UsageError: an option has no meaning for what the others describe.
     """
-    _refuse_unused(options, given_options())
-    return Description(**{name: options.pop(name) for name in OPTIONS if name in options})
+    given = given_options()
+    _refuse_unused(options, given)
+    described = {name: options.pop(name) for name in OPTIONS if name in options}
+    return Description(**described, given=frozenset(given & described.keys()))
 
 
 def plan_of(options: dict[str, Any], links: Path | None) -> Description:
@@ -119,8 +121,6 @@ def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
             raise UsageError(f"{option}: {which} has no pipeline. Leave it out, or choose --strategy pp or 3d.")
     if "virtual_stages" in given and schedule != "interleaved":
         raise UsageError(f"--virtual-stages {stages}: is for --schedule interleaved; add it, or leave this out.")
-    if "top_k" in given and options["experts"] == 1:
-        raise UsageError(f"--top-k {options['top_k']}: chooses among experts; add --experts, or leave this out.")
 
 
 # Links of a plan from a file of ``dptrace links``.

@@ -303,3 +303,26 @@ def test_a_recording_without_memory_shows_what_to_expect() -> None:
     assert run("predict --memory traces/interleaved_cpu_2ranks").startswith(
         "8.4 million parameters, interleaved on 2 ranks"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters"),
+    [
+        ("--model mixtral-8x7b --experts 1", 7.24e9),
+        ("--model mixtral-8x7b", 46.7e9),
+        ("--model deepseek-v3 --kv-rank 0", 688e9),
+        ("--model deepseek-v3 --dense-layers 0", 704e9),
+    ],
+)
+def test_an_option_goes_before_the_named_model(options: str, parameters: float) -> None:
+    """Also where it has the value that it has without a model."""
+    answer = figures(f"predict {options} --gpus 64 --strategy fsdp")
+
+    assert parameters == pytest.approx(answer["params"], rel=0.01)
+
+
+def test_experts_are_chosen_among_those_of_the_named_model() -> None:
+    """--top-k needs experts, and a model may have them."""
+    run("predict --model mixtral-8x7b --top-k 1 --gpus 8")
+    run("predict --model llama3-8b --top-k 1 --gpus 8", code=2)
+    run("predict --model llama3-8b --strategy ddp --cpu-offload --gpus 8", code=2)

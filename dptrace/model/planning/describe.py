@@ -33,6 +33,8 @@ _SMALL = 20e6
 MODELS = {row["name"]: row for row in table_rows("models.csv")}
 """Models by their names, each with the parts of its description, as text."""
 _OF_EXPERTS = ("shared_experts", "dense_layers", "dense_mlp", "expert_nodes")
+_PARTS_OF = {"experts": ("top_k", *_OF_EXPERTS), "kv_rank": ("query_rank", "rope_width")}
+"""What a named model has along with a part: without that part, it has none of these."""
 _OF_DECODERS = (
     *("model", "params", "layers", "hidden", "heads", "kv_heads", "mlp", "vocab", "seq", "family", "experts", "cp"),
     *("attention", "dropout", "head_width", "query_rank", "kv_rank", "rope_width", *_OF_EXPERTS),
@@ -128,11 +130,15 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     measured_within: Link | None = None
     """A measured link within nodes, which is taken as it is."""
     measured_between: Link | None = None
+    given: frozenset[str] = frozenset()
+    """Names of what was given: the model that is named does not change them, even where they have their defaults."""
 
     def __post_init__(self) -> None:
         """Take what is not given from the model that is named."""
+        without = {name for name, parts in _PARTS_OF.items() if name in self.given and getattr(self, name) in (0, 1)}
+        kept = {*self.given, *(part for name in without for part in _PARTS_OF[name])}
         for name, value in self.named.items():
-            if getattr(self, name) == DEFAULTS[name]:
+            if name not in kept and getattr(self, name) == DEFAULTS[name]:
                 msgspec.structs.force_setattr(self, name, value)
 
     @property
@@ -158,6 +164,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--recompute-every chooses layers to recompute: add --recompute full, half or selective.")
         if self.cpu_offload and not self.hardware.host:
             raise UsageError(f"--cpu-offload: the {self.hardware.name} and its CPU have one memory. Leave it out.")
+        if self.cpu_offload and self.strategy in ("ddp", "zero1", "zero2"):
+            raise UsageError("--cpu-offload is for sharded parameters: add --strategy fsdp, hsdp or --zero 3.")
         if (self.query_rank or self.rope_width) and not self.kv_rank:
             raise UsageError("--query-rank and --rope-width are of latent attention; add --kv-rank.")
         self._check_experts()
@@ -183,6 +191,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             return
         if self.ep or self.expert_tp or self.strategy == "ep":
             raise UsageError("Expert parallelism spreads experts over GPUs: add --experts.")
+        if "top_k" in self.given:
+            raise UsageError(f"--top-k {self.top_k}: chooses among experts; add --experts, or leave this out.")
         for name in _OF_EXPERTS:
             if getattr(self, name) != DEFAULTS[name]:
                 raise UsageError(f"--{name.replace('_', '-')}: is of a mixture of experts; add --experts.")
