@@ -33,6 +33,8 @@ _SMALL = 20e6
 MODELS = {row["name"]: row for row in table_rows("models.csv")}
 """Models by their names, each with the parts of its description, as text."""
 _OF_EXPERTS = ("shared_experts", "dense_layers", "dense_mlp", "expert_nodes")
+NOT_SHARDED = "--cpu-offload is for sharded parameters: add --strategy fsdp, hsdp or --zero 3."
+"""Why parameters that each GPU holds whole are not offloaded."""
 _PARTS_OF = {"experts": ("top_k", *_OF_EXPERTS), "kv_rank": ("query_rank", "rope_width")}
 """What a named model has along with a part: without that part, it has none of these."""
 _OF_DECODERS = (
@@ -165,7 +167,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         if self.cpu_offload and not self.hardware.host:
             raise UsageError(f"--cpu-offload: the {self.hardware.name} and its CPU have one memory. Leave it out.")
         if self.cpu_offload and self.strategy in ("ddp", "zero1", "zero2"):
-            raise UsageError("--cpu-offload is for sharded parameters: add --strategy fsdp, hsdp or --zero 3.")
+            raise UsageError(NOT_SHARDED)
         if (self.query_rank or self.rope_width) and not self.kv_rank:
             raise UsageError("--query-rank and --rope-width are of latent attention; add --kv-rank.")
         self._check_experts()

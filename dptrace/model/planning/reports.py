@@ -14,7 +14,7 @@ from dptrace.core.units import byte_size, duration, plural
 from dptrace.errors import UsageError
 from dptrace.model.planning.checks import check_dict, described_checks
 from dptrace.model.planning.decision import Decision, decide, step_levels
-from dptrace.model.planning.describe import OPTIONS, Description
+from dptrace.model.planning.describe import NOT_SHARDED, OPTIONS, Description
 from dptrace.model.planning.published import KINDS, error_sentence, expected_error, kind_name
 from dptrace.model.planning.search import Candidate, rank, search, searched, shortlist
 from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
@@ -154,7 +154,7 @@ def memory_report(description: Description) -> dict[str, Any]:
     plan = _memory_plan(description, layout, description.recompute or "none")
     plan.check()
     if description.cpu_offload and not plan.offload:
-        raise UsageError("--cpu-offload is for sharded parameters: add --strategy fsdp, hsdp or --zero 3.")
+        raise UsageError(NOT_SHARDED)
     each, shape, memory = plan.state, plan.shape, plan.memory
     state = each.total * shape.parameters
     whole = msgspec.structs.replace(plan.activation_plan, tensor=1, sequence=False)
