@@ -1,5 +1,7 @@
 """Print what the palette's colors are like to see: contrast, lightness, and distances for each kind of color vision.
 
+After each page, it proposes a color for one more cause of idle time.
+
     python -m benchmarks.palette
 
 The limits are those of ``tests/viewers/base/test_theme.py``; the formulas and their sources are in
@@ -9,7 +11,7 @@ The limits are those of ``tests/viewers/base/test_theme.py``; the formulas and t
 from __future__ import annotations
 
 from tests.support.color_vision import VISIONS, contrast, lightness
-from tests.support.palette import ROWS, apart, looks
+from tests.support.palette import ROWS, apart, looks, proposed
 
 
 def main() -> None:
@@ -24,7 +26,8 @@ def main() -> None:
         for row in ROWS:
             least = (apart(name, row, vision) for vision in VISIONS)
             print(f"{row:24}" + "".join(f"{min(found.values()):14.1f}" for found in least))
-        print()
+        color, ink, far = proposed(name, "idle causes")
+        print(f"\none more idle cause: {color}, text {ink}, {far:.1f} from the others without a pattern\n")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import Finding
-from dptrace.analysis.findings.stragglers import HOST_CAUSES
-from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES, DELAYS
 from dptrace.comparison.changes import (
     COLLECTIVE_COLUMNS,
     FIGURE_NAMES,
@@ -506,7 +505,7 @@ def _latest(comparison: Comparison, change: Change) -> tuple[str, int]:
     (ranks, ns), *_ = after.most_common(1)
     is_one, who = len(ranks) == 1, ranks_text(ranks)
     late = (("is" if is_one else "are") if now else ("was" if is_one else "were")) + " late"
-    if causes[ranks] in HOST_CAUSES:
+    if DELAYS[causes[ranks]].of_host:
         who = f"{who}'s host" if is_one else f"the hosts of {who}"
     elif causes[ranks] == "compute":
         who, late = f"the compute of {who}", f"{'takes' if now else 'took'} longer"

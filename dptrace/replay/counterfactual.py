@@ -21,6 +21,7 @@ from dptrace.analysis.findings.communication import compared_messages
 from dptrace.analysis.findings.evidence import ExposedComm, LowBandwidth, PageableCopies, SlowGpu, SmallMessages
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.host import HOST_CAUSES, pauses
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.core.intervals import Int64, IntervalSet, median, subtract
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
@@ -241,12 +242,11 @@ COUNTERFACTUALS: dict[str, Callable[[Finding, GainContext], Change | str]] = {
     "low_bandwidth": _faster_links,
     "slow_collectives": _usual_transfers,
     "data_loading": partial(_without_host_time, "the DataLoader always ready", lambda t: t.data_loading, False),
-    "allocator": partial(
-        _without_host_time, "no time in calls that allocate or free", partial(_busy, "allocator_ns"), True
-    ),
-    "synchronizing": partial(
-        _without_host_time, "no waits of hosts for their devices", partial(_busy, "synchronizing_ns"), True
-    ),
+    **{
+        cause.kind: partial(_without_host_time, cause.without, partial(_busy, cause.name), True)
+        for cause in IDLE_CAUSES
+        if cause.without
+    },
     "unrecorded": partial(_without_host_time, "no time in these gaps", pauses, False),
     "host_bound": partial(_without_host_time, "no host time between launches", partial(_busy, "host_bound_ns"), False),
     "unused_parameters": partial(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dptrace.analysis.findings.detect import detected
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext, Gain
 from dptrace.analysis.findings.stragglers import measured_waiting
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.replay.absent import absent_ranks
@@ -32,7 +33,7 @@ _HIDDEN = 0.5
 _NEGLIGIBLE = 0.001
 """Share of a step that is not divided among changes that gain nothing alone."""
 _PARTS_OF_EXPOSED = ("small_messages", "first_bucket", "low_bandwidth", "slow_collectives")
-_OF_HOSTS = ("data_loading", "allocator", "synchronizing", "unrecorded", "host_bound", "launching")
+_OF_HOSTS = ("unrecorded", *(cause.kind for cause in IDLE_CAUSES if cause.host_causes))
 """Findings on what all hosts do, of which a late rank's own excess is a part."""
 _ABSENT = "Ranks are missing, so it is unknown how much of this is waiting for them."
 _OWN_CLOCKS = "Ranks are left on their own clocks, which a replay would correct."

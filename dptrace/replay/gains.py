@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.cores import NO_CORE, CoreWaits, Loss, core_waits, lacks_core, may_lack_core
+from dptrace.analysis.findings.cores import CoreWaits, Loss, core_waits, lacks_core, may_lack_core
 from dptrace.analysis.findings.evidence import Jitter, Straggler
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, Gain
 from dptrace.analysis.findings.stragglers import (
@@ -25,6 +25,7 @@ from dptrace.analysis.findings.stragglers import (
     straggler_reason,
     waiting_text,
 )
+from dptrace.analysis.per_gpu.causes import NO_CORE
 from dptrace.analysis.per_gpu.split import COMPUTE
 from dptrace.core.intervals import median
 from dptrace.core.units import duration, ranks_text, share

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from dptrace.analysis.findings.cores import NO_CORE
+from dptrace.analysis.per_gpu.causes import NO_CORE
 
 Losses = Mapping[tuple[int, str], int]
 """What ranks lose in steps, by rank and step, in ns."""

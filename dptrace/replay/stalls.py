@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dptrace.analysis.findings.evidence import Idle
-from dptrace.analysis.findings.finding import PYTHON_ADVICE, UNRECORDED_ADVICE, Finding
+from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.findings.host import PAUSE_NS, PAUSE_SHARE
 from dptrace.analysis.findings.stragglers import steps_text
+from dptrace.analysis.per_gpu.causes import PYTHON_ADVICE, UNRECORDED_ADVICE
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
 from dptrace.replay.graph.build import Model

@@ -43,7 +43,7 @@ HOST_CAUSE_WORDS = {
     HostCause.PYTHON: "Python",
     HostCause.PASSIVE: "blocked while the GPU waited in a collective",
 }
-"""What the Gantt page calls them."""
+"""What the Gantt page and paths call them."""
 
 
 class HostLabel(msgspec.Struct, frozen=True):
@@ -97,13 +97,6 @@ class HostActivity(msgspec.Struct, frozen=True):
 
 
 MANY_OPERATORS = "many operators"
-_ACTIVITY_WORDS = {
-    HostCause.NOTHING_RECORDED: "nothing recorded",
-    HostCause.DATA_LOADING: "data loading",
-    HostCause.ALLOCATOR: "allocator",
-    HostCause.SYNCHRONIZING: "synchronizing",
-    HostCause.PASSIVE: "waiting for a collective",
-}
 
 
 def main_activity(spent: Mapping[HostLabel, int]) -> tuple[HostCause, str, int]:
@@ -120,7 +113,7 @@ def main_activity(spent: Mapping[HostLabel, int]) -> tuple[HostCause, str, int]:
         kinds[label.cause] = kinds.get(label.cause, 0) + ns
     cause = HostCause(max(kinds, key=lambda kind: kinds[kind], default=HostCause.NOTHING_RECORDED))
     if cause == HostCause.NOTHING_RECORDED:
-        return cause, _ACTIVITY_WORDS[cause], kinds.get(cause, 0)
+        return cause, HOST_CAUSE_WORDS[cause], kinds.get(cause, 0)
     own = {label: ns for label, ns in spent.items() if label.cause == cause}
     most = max(own, key=lambda label: own[label])
     if cause == HostCause.PYTHON:
@@ -131,7 +124,7 @@ def main_activity(spent: Mapping[HostLabel, int]) -> tuple[HostCause, str, int]:
             ranges[label.where] = ranges.get(label.where, 0) + ns
         where = max(ranges, key=lambda one: ranges[one])
         return cause, f"{MANY_OPERATORS} in {where}" if where else MANY_OPERATORS, ranges[where]
-    what = most.what or _ACTIVITY_WORDS.get(cause, "")
+    what = most.what or HOST_CAUSE_WORDS[cause]
     return cause, f"{what} in {most.where}" if most.where and most.where != most.what else what, own[most]
 
 

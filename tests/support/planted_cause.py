@@ -1,7 +1,6 @@
 """Run verbs with one more cause of idle time: ``python -m tests.support.planted_cause RUN FOLDER BASELINE``.
 
-It takes all idle time of a host that launches late. Its record, its intervals and its change are planted before other
-modules read the causes; nothing else is.
+It takes what host-bound idle time has. Its record is planted before other modules read the causes; nothing else is.
 """
 
 from __future__ import annotations
@@ -9,11 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from dptrace.analysis.per_gpu import causes
-from dptrace.core.intervals import EMPTY, Int64, IntervalSet
-from dptrace.timeline.model import HostCause, Timeline
+from dptrace.timeline.model import HostCause
 
 LABEL, HEADING, TEXT, NAME = "planted", "plan|ted", "GPUs are idle because a test says so", "planted_ns"
 PLANTED = causes.IdleCause(
@@ -23,31 +19,18 @@ PLANTED = causes.IdleCause(
     doc="idle, says a test",
     look=("#123456", "#FFFFFF", "#FEDCBA", "#000000"),
     pattern="hatch",
-    host_causes=(HostCause.OPERATOR, HostCause.PYTHON),
+    why="a test says so",
+    host_causes=(HostCause.OPERATOR, HostCause.PYTHON, HostCause.NOTHING_RECORDED, HostCause.PASSIVE),
     text=TEXT,
     advice="Do not plant it.",
+    without="nothing that is planted",
 )
 
 
 def plant() -> None:
-    """Add the cause, with the idle time of ``host_bound_ns``, and a change that takes it away."""
+    """Add the record of the cause."""
     causes.IDLE_CAUSES += (PLANTED,)  # type: ignore[assignment]
     causes.CAUSES += (NAME,)
-    causes.CAUSE_LABELS[NAME] = f"Idle: {LABEL}"
-    from dptrace.analysis.per_gpu import split
-
-    found = split.idle
-
-    def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> split.Idle:
-        own = found(timeline, part_intervals)
-        ns: dict[str, Int64] = own.causes | {"host_bound_ns": own.causes["host_bound_ns"] * 0}
-        sets = own.sets | {"host_bound_ns": EMPTY, NAME: own.sets["host_bound_ns"]}
-        return replace(own, causes=ns | {NAME: own.causes["host_bound_ns"]}, sets=sets)
-
-    split.idle = idle
-    from dptrace.replay.counterfactual import COUNTERFACTUALS
-
-    COUNTERFACTUALS["planted"] = COUNTERFACTUALS["host_bound"]
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.transfers import ExposedWait, exposed_parts
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.kernels.attribution import launch_figures
-from dptrace.analysis.per_gpu.causes import CAUSE_LABELS, CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES, IDLE_CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, StepGrid, step_grid
 from dptrace.analysis.per_gpu.split import (
     COMPUTE,
@@ -419,7 +419,7 @@ IDLE_TITLE = "Idle time by cause"
 NOT_IDLE = "No GPU was idle in a step of this run."
 
 
-_CAUSES = {cause: CAUSE_LABELS[cause].removeprefix("Idle: ") for cause in CAUSES}
+_CAUSES = {cause.name: cause.label for cause in IDLE_CAUSES}
 
 
 def idle(run: Run) -> Drawing:

@@ -16,17 +16,6 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, covered
-from dptrace.timeline.model import HostCause
-
-HOST_CAUSES = {
-    HostCause.NOTHING_RECORDED: "nothing_recorded",
-    HostCause.DATA_LOADING: "data_loading",
-    HostCause.ALLOCATOR: "allocator",
-    HostCause.SYNCHRONIZING: "synchronizing",
-    HostCause.OPERATOR: "host_bound",
-    HostCause.PYTHON: "python",
-}
-"""What the cause of a delay is called by what the host did."""
 
 # How late each rank arrived at each collective, and what that cost the ranks that were early.
 #

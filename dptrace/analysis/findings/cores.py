@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from dptrace.analysis.per_gpu.causes import DELAY_CAUSES
 from dptrace.timeline.model import Timeline
 
-NO_CORE = "no_core"
-"""The cause of such a delay."""
-_MAY_LACK = ("host_bound", "python", "slower_host", "nothing_recorded")
+_MAY_LACK = tuple(cause.name for cause in DELAY_CAUSES if cause.may_lack_core)
 """Causes of a host's delay behind which a missing core may be; without a GPU compute is the host's, too."""
 _MOST = 0.8
 """Share of what a rank loses in a step that its time without a core must have if that is behind it; it may be more."""

@@ -316,13 +316,6 @@ def exposures(device: DeviceFigures) -> Int64:
 
 # Advice on exposed communication, depending on its origin and on the options the run already uses.
 
-PYTHON_ADVICE = (
-    "Find the Python code there: sleep, I/O, locks, logging, checkpoints, garbage collection. A recording "
-    "with_stack=True names the function."
-)
-UNRECORDED_ADVICE = (
-    "The trace shows no call there. Record with_stack=True, and look for garbage collection, logging and checkpoints."
-)
 GRADIENTS = ("all_reduce", "reduce_scatter")
 """Kinds that reduce gradients."""
 _MANY, _SMALL = 20, 1 << 20

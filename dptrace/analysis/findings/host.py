@@ -13,14 +13,12 @@ from msgspec.structs import replace
 from dptrace.analysis.findings.evidence import Idle, Recompute, UnusedParameters
 from dptrace.analysis.findings.finding import (
     MIN_SHARE,
-    PYTHON_ADVICE,
-    UNRECORDED_ADVICE,
     Finding,
     FindingContext,
     allocator_advice,
     unprofiled_step_ns,
 )
-from dptrace.analysis.per_gpu.causes import IDLE_CAUSES, PIN_ADVICE
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES, PIN_ADVICE, PYTHON_ADVICE, UNRECORDED_ADVICE
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, median, subtract, union
 from dptrace.core.units import duration
@@ -113,7 +111,7 @@ def gaps_text(gaps: Sequence[Gap], rank: int | None) -> str:
 
     >>> gap = Gap(156_000_000, "ProfilerStep#4", HostLabel(HostCause.ALLOCATOR, "cudaMalloc", "forward"))
     >>> gaps_text([gap], 0)
-    'the longest gap is 156.0 ms in ProfilerStep#4 on rank 0: “cudaMalloc” in “forward”'
+    'the longest gap is 156 ms in ProfilerStep#4 on rank 0: “cudaMalloc” in “forward”'
     """
     if not gaps:
         return ""

@@ -13,17 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dptrace.analysis.cross_rank.across import AcrossRanks
-from dptrace.analysis.findings.cores import NO_CORE
 from dptrace.analysis.findings.evidence import Straggler
-from dptrace.analysis.findings.finding import (
-    MIN_SHARE,
-    PYTHON_ADVICE,
-    UNRECORDED_ADVICE,
-    Finding,
-    FindingContext,
-    allocator_advice,
-)
-from dptrace.analysis.per_gpu.causes import SYNCHRONIZING_ADVICE
+from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext, allocator_advice
+from dptrace.analysis.per_gpu.causes import DELAYS, NO_CORE
 from dptrace.core.units import duration, plural, ranks_text
 from dptrace.timeline.steps import WHOLE_TRACE
 
@@ -99,7 +91,7 @@ def measured_waiting(context: FindingContext) -> list[Finding]:
         ranks=ranks,
         waiting_ranks=[*found.waiting],
     )
-    finding = context.finding("straggler", text, _ADVICE["unknown"], found.waited_ns, evidence)
+    finding = context.finding("straggler", text, DELAYS["unknown"].advice, found.waited_ns, evidence)
     return [finding] if finding.share >= MIN_SHARE else []
 
 
@@ -109,29 +101,8 @@ def _latest(across: AcrossRanks, instance: int) -> int:
 
 # Why they were late.
 
-HOST_CAUSES = (
-    *("data_loading", "allocator", "synchronizing", "host_bound", "python", "slower_host", NO_CORE, "nothing_recorded"),
-)
-"""Causes that are the host's."""
-_MERGED = ("host_bound", "python", "synchronizing")
-"""Causes whose small parts on one rank together mean that its host is slower."""
 _SMALL = 0.3
-"""Share of what a rank loses below which such a part is small."""
-_ADVICE = {
-    "compute": "Compare its work (batch, sequence lengths, experts), clock rate and temperature with the others'.",
-    "memory_copies": "Find what it copies in this time; pin the memory and copy on a separate stream.",
-    "data_loading": "Raise its DataLoader's num_workers or prefetch_factor, and check its storage.",
-    "synchronizing": SYNCHRONIZING_ADVICE,
-    "host_bound": "Find what else runs in this operator on that rank, and compare the load of its CPU.",
-    "python": PYTHON_ADVICE,
-    "slower_host": "Compare that host's CPU frequency, pinning and background load with the others'.",
-    NO_CORE: "Pin processes to cores, give each rank no more threads than its share (OMP_NUM_THREADS), and look for "
-    "other load on the machine.",
-    "nothing_recorded": UNRECORDED_ADVICE,
-    "not_recorded": "Add its trace, which shows what it does longer; until then, its share of the waiting is a "
-    "remainder: what the collectives take beyond others like them.",
-    "unknown": "Check its timeline before the collective.",
-}
+"""Share of what a rank loses below which a part that can be merged is small."""
 
 
 class Lost(NamedTuple):
@@ -156,7 +127,7 @@ def root_causes(delays: Sequence[Lost]) -> list[tuple[object, ...]]:
     keys: list[tuple[object, ...]] = []
     for delay in delays:
         small = by_label[delay[:-1]] < _SMALL * by_owner[delay.owner]
-        if delay.cause == "slower_host" or (delay.cause in _MERGED and small):
+        if delay.cause == "slower_host" or (DELAYS[delay.cause].merged and small):
             keys.append(("slower_host", delay.owner))
         elif delay.cause == NO_CORE:
             keys.append((NO_CORE,))
@@ -174,7 +145,7 @@ def straggler_advice(cause: str, metadata: Mapping[str, Any], what: str = "") ->
         metadata: the contents of ``run.json``.
         what: the call in which it loses the most.
     """
-    return allocator_advice(metadata, what) if cause == "allocator" else _ADVICE[cause]
+    return allocator_advice(metadata, what) if cause == "allocator" else DELAYS[cause].advice
 
 
 def waiting_text(waiting: Sequence[int], late: Sequence[int]) -> str:
@@ -208,20 +179,18 @@ def straggler_reason(
     its = "its" if len(late) == 1 else "their"
     called = f" “{what}”" if what else ""
     inside = f" in “{where}”" if where and where != what else ""
-    instead = " or has no core: the recording doesn't tell which" if may_lack_core else ""
-    return {
-        "compute": f"{its} compute takes longer"
-        + (f" ({'operator' if on_cpu else 'kernel'}{called})" if called else ""),
-        "memory_copies": f"{its} memory copies take longer" + (f" ({called.strip()})" if called else ""),
-        "data_loading": f"{its} host waits for the DataLoader",
-        "allocator": f"{its} host allocates memory ({what}){inside}",
-        "synchronizing": f"{its} host blocks in{called}{inside}",
-        "host_bound": f"{its} host is in{called or ' short operators'}{inside}",
-        "python": f"{its} host runs Python code in{called} outside operators{instead}",
-        "slower_host": f"{its} host runs the same operators more slowly" + (f", most{inside}" if inside else ""),
-        NO_CORE: "it has no core to run on" if len(late) == 1 else "they have no cores to run on",
-        "nothing_recorded": f"{its} host does nothing that the trace records{instead}",
-    }[cause]
+    return DELAYS[cause].reason.format(
+        its=its,
+        what=what,
+        called=called,
+        inside=inside,
+        operator=called or " short operators",
+        kernel=called and f" ({'operator' if on_cpu else 'kernel'}{called})",
+        copy=called and f" ({called.strip()})",
+        most=inside and f", most{inside}",
+        instead=" or has no core: the recording doesn't tell which" if may_lack_core else "",
+        they_have="it has no core" if len(late) == 1 else "they have no cores",
+    )
 
 
 def steps_text(steps: Sequence[str]) -> str:

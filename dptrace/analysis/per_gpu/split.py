@@ -38,7 +38,7 @@ from dptrace.core.intervals import (
 )
 from dptrace.core.notes import COLLECTIVES, DEVICE, GPU_EVENTS, LAUNCHES, LENGTHS, PHASES_NEED, REASONS, RECORDS, SUMS
 from dptrace.timeline.launch_calls import LAUNCH_NS
-from dptrace.timeline.model import UNKNOWN, HostCause, Kind, Phase, Timeline
+from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
 _WORDS = {
     "forward_ns": "forward",
@@ -424,20 +424,20 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     rest = subtract(host_gaps, loading)
     bubble = _bubble(timeline, rest, late)
     rest, late = subtract(rest, bubble), subtract(late, bubble)
-    allocator = intersect(rest, timeline.host.intervals(HostCause.ALLOCATOR))
-    synchronizing = intersect(rest, timeline.host.intervals(HostCause.SYNCHRONIZING))
     waiting = intersect(late, timeline.depending)
     sets = {
         "data_loading_ns": loading,
-        "allocator_ns": allocator,
-        "synchronizing_ns": synchronizing,
-        "host_bound_ns": subtract(rest, union_all([allocator, synchronizing])),
         "launching_ns": launching,
         "launch_latency_ns": latency,
         "waiting_ns": waiting,
         "bubble_ns": bubble,
         "unexplained_ns": subtract(late, waiting),
     }
+    # What is left of the host's time is told by what the host did, and the rest of that is host-bound.
+    told = [cause for cause in IDLE_CAUSES if cause.name not in (*sets, "host_bound_ns")]
+    sets |= {cause.name: intersect(rest, timeline.host.intervals(*cause.host_causes)) for cause in told}
+    sets["host_bound_ns"] = subtract(rest, union_all([sets[cause.name] for cause in told]))
+    sets = {name: sets[name] for name in CAUSES}
     causes = {name: np.diff(covered(part, bounds)) for name, part in sets.items()}
     return Idle(causes, gaps, sets, _select(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS))
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.stragglers import HOST_CAUSES
+from dptrace.analysis.per_gpu.causes import DELAY_OF
 from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, members, unique
 from dptrace.readers.communication import C10D_PREFIX
@@ -123,7 +123,7 @@ _ACTION = re.compile(r"^(PP:|Forward |Backward )\d+(?:([FBIW])\d+)?$")
 def _named(label: HostLabel, on_cpu: bool) -> Label:
     """Return the cause of a piece with a label: ranks have the same."""
     label = HostLabel(label.cause, *(_ACTION.sub(r"\1…\2", name) for name in (label.what, label.where)))
-    cause = HOST_CAUSES.get(HostCause(label.cause), "nothing_recorded")
+    cause = DELAY_OF[HostCause(label.cause)]
     if cause == "host_bound" and label.what.startswith(C10D_PREFIX):
         return MANY  # what requests a collective computes nothing
     if on_cpu and cause == "host_bound":

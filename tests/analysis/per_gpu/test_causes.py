@@ -1,4 +1,4 @@
-"""What a record of a cause of idle time is enough for."""
+"""What a record of a cause of idle time, or of a late rank, is enough for, and what it must have."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 import dptrace
-from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.findings.stragglers import straggler_advice, straggler_reason
+from dptrace.analysis.per_gpu.causes import CAUSES, DELAY_CAUSES, IDLE_CAUSES, DelayCause, IdleCause
 from dptrace.analysis.per_gpu.split import idle
+from dptrace.commands.diff import command as diff
 from dptrace.comparison import baseline
+from dptrace.timeline.model import HOST_CAUSE_WORDS, HostCause
 from tests.support.paths import ROOT
 from tests.support.planted_cause import LABEL, NAME, PLANTED, TEXT
 
@@ -24,10 +27,43 @@ def test_idle_time_has_a_set_for_each_cause_in_order() -> None:
     assert [*CAUSES] == [*idle(dptrace.open(RUN).timelines[0]).sets]
 
 
+def test_what_a_host_does_has_words_and_one_cause_of_delays() -> None:
+    """Whoever adds a thing that hosts do learns where else it belongs."""
+    for host in HostCause:
+        causes = [cause.name for cause in DELAY_CAUSES if host in cause.host_causes]
+        idle = [cause.name for cause in IDLE_CAUSES if host in cause.host_causes and cause.name != "launching_ns"]
+        assert host in HOST_CAUSE_WORDS, f"Add the words of {host.name} to HOST_CAUSE_WORDS in timeline/model.py."
+        assert len(causes) == 1, f"{host.name} is in {causes}: put it into one DelayCause in per_gpu/causes.py."
+        assert len(idle) == 1, f"{host.name} is in {idle}: put it into one IdleCause in per_gpu/causes.py."
+
+
+@pytest.mark.parametrize("cause", IDLE_CAUSES, ids=lambda cause: cause.name)
+def test_a_cause_is_complete(cause: IdleCause) -> None:
+    """Whoever adds one learns what its record and the documents lack; ``test_every_kind.py`` asks for its gain."""
+    row = f"| *{cause.label.removeprefix('pipeline ')}* |"
+    assert row in (ROOT / "docs" / "definitions.md").read_text(), f"Add the row {row} to Idle causes in definitions.md."
+    assert cause.kind in (diff.help or ""), f"Add {cause.kind} to the FIGUREs in the help of commands/diff.py."
+    assert cause.gap or cause.host_causes, "Say what the page says of its gaps: set gap, or host_causes."
+    assert cause.text or not cause.advice, "Its advice is not shown: set text, too."
+    assert not cause.without or cause.host_causes, "What hosts spend no time in is unknown: set host_causes."
+    others = [other for other in IDLE_CAUSES if cause.look in (other.look, other.look[2:] + other.look[:2])]
+    assert [cause] == others, "`python -m benchmarks.palette` proposes a color that is like no other."
+
+
+@pytest.mark.parametrize("cause", DELAY_CAUSES, ids=lambda cause: cause.name)
+def test_a_late_rank_s_cause_has_words_and_advice(cause: DelayCause) -> None:
+    """However many ranks are late, whether or not it is known in what."""
+    advice = straggler_advice(cause.name, {"torch": "2.14.0"}, "cudaMalloc")
+    told = {straggler_reason(cause.name, what, "a", late, False) for what in ("", "f") for late in ([1], [1, 2])}
+
+    assert advice.endswith(".")
+    assert all(told) or cause.name in ("not_recorded", "unknown"), f"Set the reason of {cause.name} in causes.py."
+
+
 @pytest.mark.spawn
 def test_a_planted_cause_is_told_everywhere(tmp_path: Path) -> None:
-    """Its record, intervals and change alone put it into tables, JSON, pages and findings with gains; a baseline that
-    was saved without it has 0 of it.
+    """Its record alone puts it into tables, JSON, pages and findings with gains; a baseline that was saved without it
+    has 0 of it.
     """
     saved = tmp_path / "main.json"
     baseline.save(saved, [dptrace.open(RUN)])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.kernels.names import short_names, shortened
 from dptrace.analysis.matching.calls import place
 from dptrace.analysis.memory.usage import MEMORY, DeviceMemory, MemoryUse, total_bytes
-from dptrace.analysis.per_gpu.causes import CAUSE_LABELS, CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES, IDLE_CAUSES
 from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part
 from dptrace.core.intervals import Int64, unique
 from dptrace.run.cross_rank import CrossRankAnalysis
@@ -65,8 +65,8 @@ def categories() -> list[dict[str, Any]]:
     ]
     overlapped = {"label": OVERLAPPED_LABEL, "short": "Overlapped", "color": theme.OVERLAPPED}
     causes = [
-        {"label": label, "short": label.removeprefix("Idle: ").capitalize(), "color": theme.CAUSE_COLORS[cause]}
-        for cause, label in CAUSE_LABELS.items()
+        {"label": f"Idle: {cause.label}", "short": cause.label.capitalize(), "color": cause.look[0], "why": cause.why}
+        for cause in IDLE_CAUSES
     ]
     waiting = {"label": EXPOSED_LABELS["exposed_wait_ns"], "short": "Waiting", "color": theme.WAITING}
     return [_with_inks(entry) for entry in (*parts, overlapped, *causes, waiting)]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from dptrace.analysis.kernels.names import short_names
-from dptrace.analysis.per_gpu.causes import CAUSE_LABELS
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.analysis.per_gpu.split import PART_LABELS
 from dptrace.core.units import duration
 from dptrace.run.run import Run
@@ -140,9 +140,9 @@ def check_kernels(page: Page, run: Run) -> None:
 def check_idle(page: Page, run: Run) -> None:
     """Idle time by cause, and of each rank."""
     causes, ranks = tables(page, "Idle causes")
-    for name, label in CAUSE_LABELS.items():
-        ns = sum(int(device.idle_causes[name].sum()) for device in run.devices)
-        assert close(ns) == causes.get(label, {"time": 0.0})["time"], label
+    for cause in IDLE_CAUSES:
+        ns = sum(int(device.idle_causes[cause.name].sum()) for device in run.devices)
+        assert close(ns) == causes.get(f"Idle: {cause.label}", {"time": 0.0})["time"], cause.label
     for timeline, split in zip(run.timelines, run.splits, strict=True):
         assert close(totals(split)["idle_ns"]) == ranks[timeline.label]["idle"]
 

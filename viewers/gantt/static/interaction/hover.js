@@ -10,18 +10,6 @@ const SLACK = 2;
 const REST_MS = 250;
 /** Ranks listed in the tooltip of a step. */
 const MAX_RANKS = 8;
-/** Explanations of the idle causes. */
-const CAUSES = {
-  "Idle: data loading": "the host waited for its DataLoader",
-  "Idle: allocator": "the host allocated or freed memory",
-  "Idle: synchronizing": "the host waited for the device before it launched the next kernel",
-  "Idle: host-bound": "the host launched the next kernel too late",
-  "Idle: launching": "the host was still in the call that launches the next kernel",
-  "Idle: launch latency": "the next kernel was launched in time; this is the latency of its launch",
-  "Idle: waiting": "the next kernel was launched in time, but its stream was told to wait for another",
-  "Idle: pipeline bubble": "the pipeline schedule had no work for this stage",
-  "Idle: unexplained": "the next kernel was launched in time; nothing that is recorded says why it began later",
-};
 
 export class Hover {
   /** The pointer's position, and the view for which the tooltip was last computed. */
@@ -218,16 +206,16 @@ export class Hover {
 
   /** An idle interval and its cause. */
   #cause(index) {
-    const { label } = this.scene.categories[this.lod.category[index]], track = this.scene.tracks[this.row.track];
-    return [line(label, "head"), line(CAUSES[label] ?? ""), line(this.#span(index)), line(trackName(track), "dim")];
+    const { label, why } = this.scene.categories[this.lod.category[index]], track = this.scene.tracks[this.row.track];
+    return [line(label, "head"), line(why), line(this.#span(index)), line(trackName(track), "dim")];
   }
 
   /** The idle cause at a time, as lines; empty if there is none. */
   #why({ time }) {
     const lane = laneOf(this.scene, this.row.track, "idle"), index = lane < 0 ? -1 : this.lod.at(lane, time);
     if (index < 0) return [];
-    const { label } = this.scene.categories[this.lod.category[index]];
-    return [line(`${label.replace("Idle: ", "Here: ")}, ${duration(this.lod.duration[index])}`), line(CAUSES[label] ?? "", "dim")];
+    const { label, why } = this.scene.categories[this.lod.category[index]];
+    return [line(`${label.replace("Idle: ", "Here: ")}, ${duration(this.lod.duration[index])}`), line(why, "dim")];
   }
 
   #collective(index) {
