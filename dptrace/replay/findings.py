@@ -7,14 +7,14 @@ all of them gain together. Every page, table and tool shows this list.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding
-from dptrace.run.answers import stored_answer
+from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Progress = Callable[[float], None]
 """Called with the fraction that is done."""
 _Findings = tuple[Finding, ...]
+Value = TypeVar("Value")
 _FINDINGS, _ON_COMPUTE, _AFTER_THOSE = "findings", "compute findings", "compute findings after those"
 """Questions, as answers are kept."""
 
@@ -98,6 +99,37 @@ def _once(run: Run, question: str, compute: Callable[[], _Findings]) -> _Finding
     if question not in known:
         known[question] = stored_answer(run, question, _Findings, lambda: _as_stored(compute()))
     return known[question]
+
+
+# Answers that take long, kept beside what is cached of a run's files.
+
+
+def stored_answer(run: Run, question: str, type: type[Value], compute: Callable[[], Value]) -> Value:
+    """Return an answer about a run, computed only where it is not known from before.
+
+    That of a run whose timelines were replaced since it was read is computed, and not kept.
+
+    Args:
+        type: of the answer, whose values are plain: a list is no tuple afterwards, unless *type* says so.
+    """
+    whole, selections = run, []
+    while whole.selected_from is not None:
+        part, (whole, kept) = whole, whole.selected_from
+        if not _are_same(part, [one.device for one in kept]):
+            return compute()
+        selections.append([(one.number, one.steps) for one in kept])
+    if whole.answers is None or not _are_same(whole, whole.devices):
+        return compute()
+    about = (question, run.path, run.align, run.world_size, run.workload, run.metadata, selections)
+    answer: Value = whole.answers(whole.devices, about, type, compute)
+    return answer
+
+
+def _are_same(run: Run, devices: Sequence[DeviceFigures]) -> bool:
+    """Return whether a run has these very devices, and their timelines."""
+    same = len(run.devices) == len(run.timelines) == len(devices)
+    pairs = zip(run.timelines, run.devices, devices, strict=True) if same else ()
+    return same and all(own is one and timeline is one.timeline for timeline, own, one in pairs)
 
 
 def _as_stored(found: _Findings) -> _Findings:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import median
-from dptrace.run.nodes import node_names
 from dptrace.run.run import Run
 from dptrace.run.select import cut_to_steps
 
@@ -76,11 +75,6 @@ def why_first(run: Run, first: Sequence[NotableRank]) -> str:
     """Return why the first rows of a table of many ranks are there; empty where it is in the order of ranks."""
     reasons = [f"{run.timelines[one.index].rank} {one.why}" for one in first if one.why]
     return f"Ranks first: {'; '.join(reasons)}." if reasons else ""
-
-
-def nodes_of(run: Run) -> tuple[str, ...]:
-    """Return the node of each timeline, or empty, see :func:`~dptrace.run.nodes.node_names`."""
-    return node_names(run.timelines, run.metadata)
 
 
 def _late(run: Run) -> list[int]:

@@ -6,11 +6,12 @@ What else is asked of a run is a function that takes it, in this room, in replay
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
@@ -66,7 +67,7 @@ class Run:
     rereader: Rereader | None = field(default=None, compare=False)
     """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
     answers: AnswerStore | None = field(default=None, compare=False)
-    """Keeps answers about the run in the cache, for ``run.answers.stored_answer``; None without one."""
+    """Keeps answers about the run in the cache, for ``replay.findings.stored_answer``; None without one."""
     workload: Workload | None = None
     """Parameters, tokens and peak that the user gives; None for those of run.json."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
@@ -305,6 +306,23 @@ class Run:
         return replace(self, timelines=timelines, devices=devices, notes=notes, selected_from=(self, kept))
 
     @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        """The node of each timeline by ``run.json``, else by its trace's host, else by its file's name; or empty."""
+        entries = self.metadata.get("ranks")
+        known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        nodes = {entry.get("rank"): f"node {entry['node']}" for entry in known if isinstance(entry.get("node"), int)}
+        hosts = {entry.get("rank"): str(entry["host"]) for entry in known if entry.get("host")}
+        for found in (
+            [nodes.get(timeline.rank, "") for timeline in self.timelines],
+            [hosts.get(timeline.rank, "") for timeline in self.timelines],
+            [timeline.host_name for timeline in self.timelines],
+            [_node_in(PurePath(timeline.path).name) for timeline in self.timelines],
+        ):
+            if len(set(found)) > 1 and any(found):
+                return tuple(found)
+        return ("",) * len(self.timelines)
+
+    @cached_property
     def efficiency(self) -> Utilization:
         """FLOP/s, MFU, HFU, samples and tokens per second, over all steps and of each."""
         from dptrace.run.utilization import utilization_of
@@ -314,11 +332,10 @@ class Run:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain data, without findings."""
         from dptrace.run.cross_rank import mean_step
-        from dptrace.run.nodes import node_names
 
         across = self.cross_rank
         ranks = tables.rank_dicts(self.devices, across.exposed_waits, across.matches.groups, self.metadata)
-        for row, node in zip(ranks, node_names(self.timelines, self.metadata), strict=True):
+        for row, node in zip(ranks, self.nodes, strict=True):
             row |= {"node": node} if node else {}
         staged = any(len(timeline.actions) for timeline in self.timelines)
         return {
@@ -339,3 +356,12 @@ class Run:
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the split of each GPU, mean per step."""
         return tables.mean_split_html(repr(self), self.devices, self.cross_rank.exposed_waits)
+
+
+_NODE_IN_NAME = re.compile(r"^(?:(.+?)_\d+\.|.*?((?:node|host)[-_]?\d+))", re.IGNORECASE)
+"""The host in a file's name, as torch's ``tensorboard_trace_handler`` writes it (``HOST_PID.…``), or as people do."""
+
+
+def _node_in(name: str) -> str:
+    match = _NODE_IN_NAME.match(name)
+    return (match[1] or match[2]) if match else ""

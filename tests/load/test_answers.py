@@ -16,8 +16,7 @@ import dptrace
 from dptrace.core.table import step_number
 from dptrace.load import rank_file
 from dptrace.replay.finding_list import FindingList
-from dptrace.replay.findings import compute_findings_of, findings_of
-from dptrace.run.answers import stored_answer
+from dptrace.replay.findings import compute_findings_of, findings_of, stored_answer
 from tests.support.paths import TRACES
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real

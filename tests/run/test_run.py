@@ -15,7 +15,7 @@ from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, SHOWN
 from dptrace.errors import DptraceError
-from dptrace.run.notable_ranks import middle_step_of, nodes_of, notable_ranks, ranks_first
+from dptrace.run.notable_ranks import middle_step_of, notable_ranks, ranks_first
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, late_run, run_of
@@ -147,7 +147,7 @@ def test_nodes_are_those_of_the_recording(
     one = job(ranks=1).timelines[0]
     timelines = [replace(one, rank=k, path=paths[k], host_name=hosts[k]) for k in (0, 1)]
 
-    assert nodes == nodes_of(Run("x", tuple(timelines), metadata))
+    assert nodes == Run("x", tuple(timelines), metadata).nodes
 
 
 def test_ranks_that_are_alike_keep_their_order() -> None:

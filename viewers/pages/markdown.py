@@ -10,8 +10,9 @@ from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import TextTable, escape_markdown, gain_sentence, markdown_lines
+from dptrace.viewers.terminal.screen import utilization_sentence
 from dptrace.viewers.terminal.split import minor_sentence, where
-from dptrace.viewers.terminal.summary import mean_split, sentence, utilization_sentence
+from dptrace.viewers.terminal.summary import mean_split, sentence
 from dptrace.viewers.views.compute import kernels_table
 from dptrace.viewers.views.steps import summary_table
 

@@ -11,19 +11,26 @@ from rich.text import Text
 
 from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import Finding, nothing_found, top_findings
-from dptrace.analysis.per_gpu.split import overlap_percent
-from dptrace.core.units import duration, milliseconds, number, plural, share
+from dptrace.analysis.per_gpu.split import (
+    COMPUTE,
+    EXPOSED_LABELS,
+    FIGURE_WORDS,
+    PART_LABELS,
+    Part,
+    overlap_percent,
+    waiting_label,
+)
+from dptrace.core.units import duration, milliseconds, number, plural, sanitize, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.columns import shown_figures
 from dptrace.run.cross_rank import MeanStep, mean_step
 from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
+from dptrace.run.utilization import Utilization
 from dptrace.viewers.base.fitting import Fitting, wrapped
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import plain, rank_label, wait_cell
+from dptrace.viewers.base.table import plain, rank_label, step_words, wait_cell
 from dptrace.viewers.base.theme import GLYPHS
-from dptrace.viewers.terminal.split import minor_findings
-from dptrace.viewers.terminal.summary import length_words, step_parts, utilization_sentence
 
 LINES = 24
 """Of a usual terminal; one of them is what to type next."""
@@ -247,3 +254,76 @@ def said(text: str, width: int, lines: int, more: str = "") -> str:
 
 
 _PAIRS = (("“", "”"), ("(", ")"))
+
+
+# What it says of the mean step, its use of the GPU and minor findings; the sections behind it say the same.
+
+
+def length_words(found: MeanStep) -> str:
+    """Return how long the mean step is, of how many, and which steps stand out."""
+    what = "A step" if found.marked else "The recording, in which no steps are marked,"
+    about = f"{found.bounds['wall_ns']} " if "wall_ns" in found.bounds else ""
+    return f"{what} takes {about}{milliseconds(found.wall_ns)} ms{_which(found)}"
+
+
+def _which(found: MeanStep) -> str:
+    """Return that the step is a mean of several, and the longest and the shortest where they stand out."""
+    if found.steps == 1:
+        return ""
+    apart = [
+        f"{word} {milliseconds(found.apart_ns[name])} ms in {sanitize(step_words(name))}"
+        for word, name in (("longest", found.longest), ("shortest", found.shortest))
+        if name in found.apart_ns
+    ]
+    median = f"; median {milliseconds(found.median_ns)} ms, {', '.join(apart)}" if apart else ""
+    return f" (mean of {found.steps}{median})"
+
+
+def exposed_parts(found: MeanStep) -> Iterator[tuple[str, str, float]]:
+    """Yield name, label and ns of each part of exposed communication; that of waiting has the ranks it is for."""
+    waiting = waiting_label(found.waits_for).replace("for rank", "mostly for rank")
+    for name, ns in found.exposed_ns.items():
+        yield name, waiting if name == "exposed_wait_ns" else EXPOSED_LABELS[name], ns
+
+
+def step_parts(found: MeanStep) -> list[tuple[str, str, float]]:
+    """Return name, label and ns of the parts that a step adds up to; exposed communication in its own parts."""
+    parts = list[tuple[str, str, float]]()
+    for part, label in PART_LABELS.items():
+        name = f"{part.name.lower()}_ns"
+        if part is Part.OTHER and found.figures_ns[name] is None:
+            name, label = COMPUTE, FIGURE_WORDS[COMPUTE]
+        bound = found.bounds.get(name, "about")
+        at = label if bound == "about" else f"{label} {bound}"
+        parts += exposed_parts(found) if part is Part.EXPOSED_COMM else [(name, at, found.figures_ns[name] or 0.0)]
+    return parts
+
+
+def utilization_sentence(found: Utilization) -> str:
+    """Return FLOP/s, MFU, samples and tokens per second; empty where none is known."""
+    clauses = []
+    if found.tflops is not None:
+        clauses.append(f"{number(found.tflops)} TFLOP/s of the model on each rank")
+    if found.mfu is not None and found.peak_tflops is not None:
+        of = " ".join(part for part in (found.gpu, found.dtype) if part)
+        clauses.append(f"MFU {share(found.mfu)} of {number(found.peak_tflops)} TFLOP/s{f' ({of})' if of else ''}")
+    if found.hfu is not None and found.mfu is not None and found.hfu > found.mfu * 1.001:
+        clauses.append(f"HFU {share(found.hfu)}")
+    rates = ((found.samples_per_s, "samples/s"), (found.tokens_per_s, "tokens/s"))
+    clauses += [f"{number(rate)} {what}" for rate, what in rates if rate is not None]
+    if not clauses:
+        return ""
+    source = f" FLOPs: {found.source}." if found.source else ""
+    return f"{', '.join(clauses)}.{source}{f' {found.note}' if found.note else ''}"
+
+
+def minor_findings(findings: Sequence[Finding]) -> list[str]:
+    """Return what each kind of the findings is called that would gain less than 1 % of a step, with the most of it."""
+    gains = dict[str, int]()
+    for one in findings:
+        if one.is_minor:
+            of = f" of rank {one.evidence.rank}" if one.kind == "straggler" else ""
+            name = f"{one.kind.replace('_', ' ')}{of}"
+            gains[name] = max(gains.get(name, 0), one.figure[0])
+    shown = ((name.replace("comm", "communication"), milliseconds(ns)) for name, ns in gains.items())
+    return [name if float(ms.replace(",", "")) == 0 else f"{name} {ms} ms" for name, ms in shown]

@@ -16,7 +16,7 @@ from dptrace.analysis.per_gpu.split import Split, by_kind, overlap_percent
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
-from dptrace.run.notable_ranks import NotableRank, nodes_of, ranks_first, why_first
+from dptrace.run.notable_ranks import NotableRank, ranks_first, why_first
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.fitting import Fitting, heading_words
@@ -30,6 +30,7 @@ from dptrace.viewers.base.table import (
     step_label,
     wait_cell,
 )
+from dptrace.viewers.terminal.screen import minor_findings
 
 Figures = Mapping[str, float | None]
 
@@ -105,7 +106,7 @@ def _ranks_table(run: Run, all_rows: bool) -> Fitting:
     both = zip(run.splits, run.cross_rank.exposed_waits, strict=True)
     means: list[Figures] = [{**figures.mean(), **waits.mean()} for figures, waits in both]
     names = shown_figures(means)
-    nodes = nodes_of(run)
+    nodes = run.nodes
     table = _table("mean step by rank, ms", ["rank", *(["node"] if any(nodes) else [])], names)
     order = _shown(run, all_rows)
     for one in order:
@@ -207,18 +208,6 @@ def minor_sentence(findings: Sequence[Finding]) -> str:
     """Return which findings would each gain less than 1 % of a step, alike ones with the most; empty for none."""
     listed = ", ".join(minor_findings(findings))
     return f"A step would gain less than 1 % without each of these: {listed}." if listed else ""
-
-
-def minor_findings(findings: Sequence[Finding]) -> list[str]:
-    """Return what each kind of the findings is called that would gain less than 1 % of a step, with the most of it."""
-    gains = dict[str, int]()
-    for one in findings:
-        if one.is_minor:
-            of = f" of rank {one.evidence.rank}" if one.kind == "straggler" else ""
-            name = f"{one.kind.replace('_', ' ')}{of}"
-            gains[name] = max(gains.get(name, 0), one.figure[0])
-    shown = ((name.replace("comm", "communication"), milliseconds(ns)) for name, ns in gains.items())
-    return [name if float(ms.replace(",", "")) == 0 else f"{name} {ms} ms" for name, ms in shown]
 
 
 def where(finding: Finding) -> str:

@@ -12,23 +12,18 @@ from dptrace.analysis.findings.finding import unprofiled_step_ns
 from dptrace.analysis.matching.calls import coordinates, place
 from dptrace.analysis.per_gpu.device import expert_loads
 from dptrace.analysis.per_gpu.split import (
-    COMPUTE,
     EXPOSED_LABELS,
-    FIGURE_WORDS,
-    PART_LABELS,
-    Part,
     overlap_percent,
-    waiting_label,
 )
-from dptrace.core.units import byte_size, duration, milliseconds, number, sanitize, share
+from dptrace.core.units import byte_size, duration, share
 from dptrace.model.training.layout import held_activations
 from dptrace.replay.findings import findings_of
 from dptrace.run.cross_rank import MeanStep, mean_step
 from dptrace.run.run import Run
 from dptrace.run.shared_clock import collectives_on_one_clock, times_note
-from dptrace.run.utilization import Utilization
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import column_table, plain, rank_label, step_label, step_words
+from dptrace.viewers.base.table import column_table, plain, rank_label, step_label
+from dptrace.viewers.terminal.screen import exposed_parts, length_words, step_parts, utilization_sentence
 from dptrace.viewers.terminal.split import (
     MAX_STEPS,
     collective_table,
@@ -108,24 +103,6 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
 
 def _signed(fraction: float) -> str:
     return f"+{share(fraction)}" if fraction >= 0 else f"-{share(-fraction)}"
-
-
-def utilization_sentence(found: Utilization) -> str:
-    """Return FLOP/s, MFU, samples and tokens per second; empty where none is known."""
-    clauses = []
-    if found.tflops is not None:
-        clauses.append(f"{number(found.tflops)} TFLOP/s of the model on each rank")
-    if found.mfu is not None and found.peak_tflops is not None:
-        of = " ".join(part for part in (found.gpu, found.dtype) if part)
-        clauses.append(f"MFU {share(found.mfu)} of {number(found.peak_tflops)} TFLOP/s{f' ({of})' if of else ''}")
-    if found.hfu is not None and found.mfu is not None and found.hfu > found.mfu * 1.001:
-        clauses.append(f"HFU {share(found.hfu)}")
-    rates = ((found.samples_per_s, "samples/s"), (found.tokens_per_s, "tokens/s"))
-    clauses += [f"{number(rate)} {what}" for rate, what in rates if rate is not None]
-    if not clauses:
-        return ""
-    source = f" FLOPs: {found.source}." if found.source else ""
-    return f"{', '.join(clauses)}.{source}{f' {found.note}' if found.note else ''}"
 
 
 def _has_memory(rank: object) -> bool:
@@ -233,41 +210,14 @@ def sentence(run: Run) -> Text:
     return text
 
 
-def length_words(found: MeanStep) -> str:
-    """Return how long the mean step is, of how many, and which steps stand out."""
-    what = "A step" if found.marked else "The recording, in which no steps are marked,"
-    about = f"{found.bounds['wall_ns']} " if "wall_ns" in found.bounds else ""
-    return f"{what} takes {about}{milliseconds(found.wall_ns)} ms{_which(found)}"
-
-
-def _which(found: MeanStep) -> str:
-    """Return that the step is a mean of several, and the longest and the shortest where they stand out."""
-    if found.steps == 1:
-        return ""
-    apart = [
-        f"{word} {milliseconds(found.apart_ns[name])} ms in {sanitize(step_words(name))}"
-        for word, name in (("longest", found.longest), ("shortest", found.shortest))
-        if name in found.apart_ns
-    ]
-    median = f"; median {milliseconds(found.median_ns)} ms, {', '.join(apart)}" if apart else ""
-    return f" (mean of {found.steps}{median})"
-
-
 def _exposed(found: MeanStep) -> str:
     """Return the shares of waiting and of transfer in exposed communication, with the ranks that are waited for."""
     unknown = found.waits_ns["exposed_wait_ns"] is None and found.waits_ns["exposed_unmatched_ns"]
     why = " (waiting unknown: incomplete collectives)" if unknown else ""
     missing = EXPOSED_LABELS["exposed_unmatched_ns"]
-    shares = {label: 100 * ns / max(found.wall_ns, 1) for _, label, ns in _labeled(found)}
+    shares = {label: 100 * ns / max(found.wall_ns, 1) for _, label, ns in exposed_parts(found)}
     kept = {label: part for label, part in shares.items() if label != missing or part >= 0.05}
     return ", ".join(f"{part:.1f} % {label.lower()}" for label, part in kept.items()) + why
-
-
-def _labeled(found: MeanStep) -> Iterator[tuple[str, str, float]]:
-    """Yield name, label and ns of each part of exposed communication; that of waiting has the ranks it is for."""
-    waiting = waiting_label(found.waits_for).replace("for rank", "mostly for rank")
-    for name, ns in found.exposed_ns.items():
-        yield name, waiting if name == "exposed_wait_ns" else EXPOSED_LABELS[name], ns
 
 
 def mean_split(run: Run) -> str:
@@ -280,19 +230,6 @@ def mean_split(run: Run) -> str:
     step = "Mean step" if found.marked else "The whole recording"
     step += ", about" if "wall_ns" in found.bounds else ","
     return f"{step} {duration(found.wall_ns)}: {', '.join(listed)}."
-
-
-def step_parts(found: MeanStep) -> list[tuple[str, str, float]]:
-    """Return name, label and ns of the parts that a step adds up to; exposed communication in its own parts."""
-    parts = list[tuple[str, str, float]]()
-    for part, label in PART_LABELS.items():
-        name = f"{part.name.lower()}_ns"
-        if part is Part.OTHER and found.figures_ns[name] is None:
-            name, label = COMPUTE, FIGURE_WORDS[COMPUTE]
-        bound = found.bounds.get(name, "about")
-        at = label if bound == "about" else f"{label} {bound}"
-        parts += _labeled(found) if part is Part.EXPOSED_COMM else [(name, at, found.figures_ns[name] or 0.0)]
-    return parts
 
 
 def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:

@@ -27,7 +27,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.columns import HEADINGS, shown_figures
-from dptrace.run.notable_ranks import MANY, nodes_of, ranks_first
+from dptrace.run.notable_ranks import MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import (
@@ -188,7 +188,7 @@ def breakdown_table(run: Run) -> TextTable:
     devices, waits = with_steps(run), step_waits(run)
     labels, node = (
         rank_labels(run, devices),
-        {t.rank: node for t, node in zip(run.timelines, nodes_of(run), strict=True)},
+        {t.rank: node for t, node in zip(run.timelines, run.nodes, strict=True)},
     )
     of_rank = [(node[device.timeline.rank],) if any(node.values()) else () for device in devices]
     found = [

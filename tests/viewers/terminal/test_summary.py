@@ -15,13 +15,13 @@ import dptrace
 from dptrace.run.run import Run
 from dptrace.run.utilization import Utilization
 from dptrace.timeline.model import Collective
+from dptrace.viewers.terminal.screen import utilization_sentence
 from dptrace.viewers.terminal.summary import (
     memory_sentence,
     print_collectives,
     print_run,
     profiler_sentence,
     sentence,
-    utilization_sentence,
 )
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import MS, job, late_run

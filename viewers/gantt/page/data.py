@@ -15,7 +15,7 @@ from dptrace.analysis.per_gpu.causes import CAUSES, IDLE_CAUSES
 from dptrace.analysis.per_gpu.split import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS, Part
 from dptrace.core.intervals import Int64, unique
 from dptrace.run.cross_rank import CrossRankAnalysis
-from dptrace.run.notable_ranks import MANY, nodes_of, notable_ranks, ranks_first
+from dptrace.run.notable_ranks import MANY, notable_ranks, ranks_first
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Collective, Kind, Timeline
 from dptrace.viewers.base import theme
@@ -396,7 +396,7 @@ def row_orders(run: Run, gantt_chart: Chart) -> list[dict[str, Any]]:
     if len(gantt_chart.tracks) < _FEWEST:
         return []
     by_rank = list(range(len(gantt_chart.tracks)))
-    nodes = nodes_of(run)
+    nodes = run.nodes
     notable = [one for one in notable_ranks(run) if one.index < len(by_rank)]
     causes = sum(one.why not in ("", "typical") for one in notable)
     orders: list[dict[str, Any]] = [{"label": "by rank", "tracks": by_rank}]
