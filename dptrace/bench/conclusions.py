@@ -412,7 +412,7 @@ def _what(swept: Sequence[str]) -> str:
 
 
 def _nothing_best(ran: Sequence[Point], swept: Sequence[str]) -> str:
-    costs = [cost for point in ran if (cost := point.cost_s(swept)) is not None]
+    costs = [cost for cost in (point.cost_s(swept) for point in ran) if cost is not None]
     steps = min(point.steps for point in ran)
     why = "which is within the spread of the steps"
     if steps < MIN_STEPS:

@@ -36,6 +36,7 @@ from dptrace.trainers.parts.epoch_results import QUALITY
 
 
 _PIECE = 1 << 16
+"""Bytes of a log that are read at a time."""
 
 
 class EpochLines:
@@ -69,7 +70,9 @@ class EpochLines:
 
 
 _POLL_S = 0.05
+"""How often a recording is asked whether it has ended."""
 _LAST_LINES = 6
+"""Of a log, which say why a recording failed where no line is an error."""
 _TORCHRUN = ("torch.distributed.elastic", "torch/distributed/elastic", "torch/distributed/run.py")
 
 

@@ -171,6 +171,7 @@ def check_links(content: dict[str, Any]) -> str:
 
 _MEASURED = "measured.json"  # the same as in dptrace.bench.measure_links, which imports torch
 _USAGE_EXIT_CODE = 2
+"""Of a launcher whose options are wrong."""
 _BUSY = 0.5
 """Load per core above which a note says that other processes keep the machine busy."""
 

@@ -222,6 +222,7 @@ def _numa(folder: Path) -> list[dict[str, str]]:
 
 MEASURED = "measured.json"
 _MIN_ROUNDS, _WANTED_ROUNDS, _MAX_ROUNDS = 3, 12, 200
+"""Rounds over all sizes: at least, as many as warming up leaves time for, and at most."""
 _BEST_OF = 3
 """Number of timings of which the shortest counts: on shared cores, most calls may wait for another process."""
 _TIMING_S, _MAX_CALLS = 2e-3, 20

@@ -298,6 +298,7 @@ def _print_result(result: BenchResult, to: Destination, options: dict[str, Any])
 
 
 _PNG_WIDTH = 1600
+"""In pixels."""
 
 
 def write(

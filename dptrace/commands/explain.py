@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _WIDTH = 80
+"""Columns of a file, and of a terminal that does not say."""
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _LINK = f"Link within nodes, and after a comma the one between nodes [{DEFAULT_LINK}]."
 

@@ -37,6 +37,7 @@ _BUDGET = "Time to spend on measuring. [60]"
 _ABOUT = f" [{_DEFAULT_OUTPUT}]"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ELEMENT_BYTES = 4
+"""Of a float32, which is what messages are made of."""
 _KIND_NAMES = ", ".join(kind.replace("_", "-") for kind in KINDS)
 _ALGORITHMS = "Also time all-reduces written with send and receive: ring,tree … or all."
 _KINDS_HELP = "Collectives to measure [all; with --algorithms all-reduce and p2p]."

@@ -16,6 +16,7 @@ from dptrace.record.options.catalog import TrainerOptions
 from dptrace.record.run_folder import RunFolder
 
 _SECONDS = 1e9
+"""Most seconds that an option may name: 30 years."""
 
 _OPTIONS = (
     click.option(

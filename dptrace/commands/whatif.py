@@ -145,6 +145,7 @@ def check_changes(changes: dict[str, Any], several: tuple[str, list[float]] | No
 
 
 _SWEEP_WIDTH = 960
+"""In pixels."""
 _CSV = "Print a CSV row for each rank and figure (times in ns)."
 
 

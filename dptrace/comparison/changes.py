@@ -36,6 +36,7 @@ PARTS = tuple(name for name in FIGURES if name not in ("overlapped_comm_ns", "wa
 _MIN_POINTS = 0.5
 """Percentage points below which two overlaps count as the same."""
 _POINTS_THAT_DO_NOT_MATTER = 3.0
+"""Percentage points of overlap that do not matter."""
 
 
 def percent_of(delta: float, whole: float) -> float | None:

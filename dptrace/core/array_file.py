@@ -186,6 +186,7 @@ def _sum(parts: Iterable[bytes | memoryview]) -> int:
 _MAPPED_MAGIC = b"dptrace\x02"
 _END = struct.Struct("<QIxxxx8s")
 _MAPPED_ALIGN = 4096
+"""Bytes of a page of memory."""
 _MAX_ROOM = 64 << 20
 """Most bytes that are reserved at once for arrays to come."""
 

@@ -78,7 +78,8 @@ def refuse_overwriting(outputs: Paths, inputs: Paths) -> None:
     Raises:
         UsageError: the message names both.
     """
-    places = {place: path for path in outputs if (place := _place(path)) is not None}
+    placed = ((_place(path), path) for path in outputs)
+    places = {place: path for place, path in placed if place is not None}
     if not places:
         return
     holds_files = any(os.path.isdir(path) for path in places.values())

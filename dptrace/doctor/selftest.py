@@ -307,8 +307,11 @@ def _overhead(recorded: RecordedRun) -> Verdict:
 
 
 _STEPS, _WARMUP, _RANKS = 6, 2, 2
+"""Of the run that is recorded: its steps, those before them, and its ranks, where there are as many GPUs or none."""
 _TIMEOUT_S = 180
+"""Within which that run ends."""
 _LAST_LINES = 8
+"""Of its output, which are shown where it failed."""
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 
 

@@ -58,6 +58,7 @@ _Annotations: TypeAlias = dict[str, Callable[[Any], Any]]
 _SEQUENCE = 1
 """All packets form one sequence, so that they share one table of interned names."""
 _NAMES_PER_PACKET = 1000
+"""So that no packet is large."""
 _TRACKS_PER_PROCESS = 1 << 20
 """A process's tracks have the ids that follow its own."""
 

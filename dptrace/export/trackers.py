@@ -54,7 +54,7 @@ def logged(run: Run, name: str, pages: Sequence[Path] = ()) -> Logged:
     known = [figure for figure in FIGURES if grid.is_known(figure).all()]
     columns = {figure: grid.figures[figure].sum(axis=0) / ranks / 1e6 for figure in known}
     steps = [_metrics({figure: float(column[at]) for figure, column in columns.items()}) for at in range(len(ranks))]
-    found = [number for step in grid.steps if (number := step_number(step)) is not None]
+    found = [number for number in map(step_number, grid.steps) if number is not None]
     numbers = found if len({*found}) == len(steps) else range(len(steps))
     summary = _metrics({figure: float(column.mean()) for figure, column in columns.items()})
     if run.efficiency.mfu is not None:

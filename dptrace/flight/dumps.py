@@ -26,6 +26,7 @@ MAX_BYTES = 64 << 20
 """Size of a dump that is read; the 2,000 entries that torch keeps by default take 1 MB with their stacks."""
 MAX_FRAMES = 100
 _MAX_TEXT = 300
+"""Characters of a text from a dump."""
 _MAX_DEPTH = 3
 """Folders of folders that are searched for dumps; those below a folder with dumps are not."""
 _GLOO_OVER = "over"

@@ -19,6 +19,7 @@ from dptrace.flight.dumps import Call, Counts, Dump, Dumps, peers, read_dumps
 from dptrace.record.failures import user_line, who_is_behind
 
 _MAX_PLACES = 3
+"""Blamed ranks whose place in the code is told."""
 _NOTHING = "No collective is waiting: each rank has completed all that it began, and equally many."
 _UNKNOWN = "No collective is waiting on the ranks with a dump; whether one does can't be told without all ranks' dumps."
 _NONE_BEHIND = " None is behind: look at the network, and at what the GPUs do."
@@ -244,7 +245,7 @@ class _Job:
 
     def faults(self) -> list[Fault]:
         """Return the causes, the first to begin first, then what follows from them."""
-        found = [fault for group in sorted(self.groups) if (fault := self._fault(group))]
+        found = [*filter(None, map(self._fault, sorted(self.groups)))]
         found += self._unpaired()
         self.causes = sorted(self._causes(found), key=lambda fault: fault.created_ns)
         places = {(fault.group, fault.number, fault.operator) for fault in self.causes}

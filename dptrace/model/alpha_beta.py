@@ -26,10 +26,13 @@ _HUBER = 1.345
 _FINEST = 0.01
 """Relative deviation below which no point counts as an outlier."""
 _TURNS = 25
+"""Of fitting with new weights, at most."""
 _DRAWS = 400
 """Draws of the bootstrap that gives the range of a fit."""
 _MIN_ABOVE = 3
+"""Sizes above the crossover from which the bandwidth is known."""
 _MIN_IN_PIECE = 2
+"""Sizes of a piece of a line in pieces."""
 _SIZES_PER_PIECE = 4
 """Sizes required for each piece, so that more pieces than the data supports are never fitted."""
 _NOISE = 0.03

@@ -51,6 +51,7 @@ def gustafson_efficiency(fraction: float, gpus: int) -> float:
 KAPLAN = 0.076
 """The exponent of the loss in the number of parameters, where neither data nor computation limits it."""
 _TOKENS_OF_A_PARAMETER = 20.0
+"""In the training of least compute for its loss."""
 _FLOPS_OF_A_TOKEN = 6.0
 """FLOPs of forward and backward for each parameter and token, without attention's scores."""
 

@@ -56,6 +56,7 @@ def _qualified(mangled: str) -> str:
 # Short names of kernels: what one reads in a table, out of signatures of a thousand characters.
 
 _MAX_NAME = 56
+"""Characters of a short name."""
 _MAX_IDENTIFIER = 80
 """A GEMM's name without blanks and brackets says its types, tile and layout from start to end."""
 _NO_SIGNATURE = re.compile(r"</|\s<(?!unnamed>)|<[\w ,]*>[A-Za-z]|^(?!void )[^>(:]*<[^>(:]*$")

@@ -21,6 +21,7 @@ from dptrace.readers.trace import CommArgs
 _COMM, _BYTES, _PEER = "NCCL communicator ID", "Message size [bytes]", "Peer rank"
 _SIZE, _RANK = "No. of ranks", "Rank"
 _HEADER = 32
+"""Bytes before the fields of a payload."""
 _WIDTHS = {_COMM: 8, _BYTES: 8, _PEER: 4, _SIZE: 4, _RANK: 4}
 """Bytes of each field that is read."""
 _SHARES = frozenset({"all_gather", "reduce_scatter"})

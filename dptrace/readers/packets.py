@@ -15,6 +15,7 @@ _MAX_PACKET = 256 << 20
 _INFLATED = 64 << 20
 """Maximum decompressed bytes of a packet of packets; Perfetto compresses some hundred kilobytes at a time."""
 _LOOKED_AT = 4
+"""Packets at the start of a file that tell its format."""
 _BLANK = 16
 """So many bytes of white space begin no packet: JSON may have any number of them."""
 

@@ -31,6 +31,7 @@ CompleteSlice = tuple[bytes, int, int]
 """A slice: its text without times, start and end in ns."""
 
 _REALTIME, _BOOTTIME = 1, 6
+"""Numbers of the clocks in a snapshot."""
 _OWN = range(64, 128)
 """Ids of clocks that are local to one packet sequence."""
 
@@ -192,6 +193,7 @@ _FUNCTION = re.compile(r"\.pyx?\(\d+\): |^<built-in |^nn\.Module: ")
 _NODE = re.compile(r"::|Backward\d*$|^(?:detach_?|record_param_comms)$")
 _BEGIN, _END, _LEGACY_COMPLETE = 1, 2, ord("X")
 _CLEARED = 1
+"""Flag of a packet from which a sequence begins anew."""
 
 
 def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[EventPiece]:

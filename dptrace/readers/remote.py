@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _AHEAD: dict[str, Any] = {"block_size": 4 << 20, "cache_type": "background", "cache_options": {"maxblocks": 2}}
 """fsspec fetches the next block while this one is decoded."""
 _BUFFER = 1 << 20
+"""Bytes that are asked for at a time."""
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 30, 60
 """Until a server answers, and between two bytes."""
 

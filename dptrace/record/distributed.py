@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 0.05
+"""How often the store is asked whether all ranks are there."""
 _exit = os._exit
 """As Python has it; a script's own calls are replaced."""
 _CLOSING_S = 5.0

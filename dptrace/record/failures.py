@@ -126,6 +126,7 @@ def explain(message: str) -> str:
 
 
 _LAST_LINES = 12
+"""Of a log, which say why a rank failed."""
 _FOLLOW_UP_ERROR = re.compile(
     r"connection (reset|closed|refused)|broken pipe|by peer|remote|abort|timed? ?out", re.IGNORECASE
 )
@@ -292,6 +293,7 @@ STACKS_SIGNAL: int | None = int(signal.SIGRTMIN) + 7 if hasattr(signal, "SIGRTMI
 the scripts' (Slurm, Lightning), SIGTERM and SIGINT torchrun's; glibc and libraries count realtime ones from either end.
 """
 _POLL_S = 1.0
+"""How often a rank looks whether the launcher asks."""
 _MAX_ANSWER_S = 10.0
 """How long the ranks may take to answer, on a machine that may be busy."""
 _REQUEST = "stacks.request"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 _TASKS = Path("/proc/self/task")
 _LOOK_S = 0.001
+"""How often threads are looked at until they rest."""
 _LOOKS = 3
 """How often in a row all threads must have been idle. A thread that has just ended a collective is still in torch's
 code, runs or is ready to run, and a look finds it so."""

@@ -55,6 +55,7 @@ def in_backward() -> bool:
 
 
 _REST_S = 0.5
+"""How long gloo's threads may take until they are idle."""
 _listeners: list[Listener] = []
 _undo: list[Callable[[], None]] = []
 """What takes the hooks off; empty without any."""

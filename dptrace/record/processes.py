@@ -26,6 +26,7 @@ LAUNCHER_PID_ENV, AGENT_PID_ENV = "DPTRACE_LAUNCHER", "DPTRACE_AGENT"
 INTERRUPT_IGNORED = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 """Whether this process was started so, as a shell starts ``command &`` in a script."""
 _PR_SET_PDEATHSIG = 1
+"""Of ``prctl``: the signal that a process gets when its parent ends."""
 _LOOK_S, _GRACE_S = 1.0, 5.0
 """How often a process looks whether its parent lives, and how long it may take to end by itself then."""
 

@@ -226,6 +226,7 @@ _RANK_FIELDS = (
 _STEADY = 0.1
 """A range of overheads that is no wider is that of a machine that does nothing else."""
 _LONG_HELD_UP_NS = 2_000_000_000
+"""Time that training waited for the profiler, after the recorded steps, from which a note says so."""
 _LATER_RANK_FIELDS = ("device_uuid", "coordinates", "pipeline", "experts", "core_wait_ns")
 """Fields that a rank of another machine may lack, since an older dptrace wrote it."""
 

@@ -30,6 +30,7 @@ _WRITING_STEPS = 10
 _LEAST_WARMUP = 2
 """What --warmup accepts, at least."""
 _SPARE_STEPS = 10
+"""Steps of a spare recording, at most."""
 _FIRST_TYPICAL_STEP = 2
 """DDP rebuilds its buckets after its first step, so its second one may be untypical too."""
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of the JSON of a critical path."""
 _MAX_ITEMS = 12
+"""Names that are listed, those with most of the path."""
 _COLUMNS = ("rank", "device", "name", "kind", "start_ns", "duration_ns", "slack_ns", "on_path")
 
 

@@ -262,6 +262,7 @@ _PACES = {
 # Delays of late ranks: each group with one root cause is a finding, and a change that takes it out of the run.
 
 _MAX_FINDINGS = 12
+"""On late ranks."""
 _MOST_ALIKE = 0.25
 """Share of all ranks for which one may stand that is late."""
 _NOTABLE_STRAGGLER = 0.2

@@ -75,6 +75,7 @@ def chain_to(graph: Graph, binding: Int64, task: int, times: Times, since_ns: in
 FREE = 1 << 62
 """The latest end of a task that the step does not wait for: after all times, which count from 1970."""
 _LATEST = FREE - (1 << 60)
+"""Starts from here on are of tasks that nothing holds."""
 
 
 def slack_of(graph: Graph, times: Times, until_ns: int, last: Int64) -> Int64:

@@ -40,6 +40,7 @@ _EVEN = 1.05
 _MOST = 0.5
 """Share of the slowdown from which on a part explains it."""
 _CORRELATED = 0.5
+"""Least correlation, between phases and between stages, with which lengths are the micro-batches' own."""
 
 _Times = npt.NDArray[np.float64]
 

@@ -219,6 +219,7 @@ def _about_pace(question: Question) -> Sequence[Doubt]:
 SCHEMA = 1
 """Version of the JSON of a what-if."""
 _MAX_PIECES = 5
+"""Longest pieces of a path that an answer names."""
 _TIMES = (
     *("measured_step_ns", "replayed_step_ns", "predicted_step_ns", "low_ns", "high_ns", "run_gain_ns", "step_gain_ns"),
     *("micro_steps", "predicted_ns_per_micro_step"),
@@ -389,7 +390,7 @@ def predicted_run(model: Model, times: Times, changes: Sequence[str], selected: 
     if run is selected[1]:
         return predicted
     names = {name for timeline in run.timelines for name in timeline.windows.names}
-    numbers = sorted(number for name in names if (number := step_number(name)) is not None)
+    numbers = sorted(number for number in map(step_number, names) if number is not None)
     ranks = set(run.ranks) & set(predicted.ranks)
     return predicted.select(ranks, (numbers[0], numbers[-1]) if numbers else None)
 

@@ -153,7 +153,7 @@ def launch_table(run: Run, per_rank: bool = False) -> tuple[list[dict[str, Any]]
 def select_rows(rows: Sequence[dict[str, Any]], match: str | None, sort: str, top: int | None) -> list[dict[str, Any]]:
     """Return the rows with a name that matches a regular expression, sorted, the first *top* of them."""
     column = SORTS[sort]
-    names = [name for row in rows for key in _NAMES if (name := row.get(key)) is not None]
+    names = [row[key] for row in rows for key in _NAMES if row.get(key) is not None]
     fits = {name for name, fit in zip(names, matches(match or "", names, "--match", re.IGNORECASE), strict=True) if fit}
     chosen = [row for row in rows if any(row.get(key) in fits for key in _NAMES)]
     return sorted(chosen, key=lambda row: -(row[column] or 0))[:top]

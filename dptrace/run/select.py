@@ -58,7 +58,7 @@ def with_steps(path: str, devices: Sequence[DeviceFigures], steps: tuple[int, in
     Raises:
         UsageError: no step has such a number; the message names those of the run.
     """
-    kept = [cut for number, device in enumerate(devices) if (cut := _selected_steps(number, device, *steps))]
+    kept = [*filter(None, (_selected_steps(number, device, *steps) for number, device in enumerate(devices)))]
     if not kept:
         known = _known_steps(devices[0].timeline)
         typed = f"{steps[0]}" if steps[0] == steps[1] else f"from {steps[0]} to {steps[1]}"
@@ -114,7 +114,7 @@ def restrict_analysis(whole: CrossRankAnalysis, parts: Sequence[KeptDevice]) -> 
         exposed_waits=tuple(whole.exposed_waits[part.number].select(part.steps, part.calls) for part in parts),
         buckets=replace(whole.buckets, bucket=whole.buckets.bucket[kept.instances]) if whole.buckets else None,
         names=tuple(name for name, stays in zip(whole.names, kept.instances.tolist(), strict=True) if stays),
-        latencies=tuple(latency for old in whole.latencies if len((latency := kept.latency(old)).instances)),
+        latencies=tuple(latency for latency in map(kept.latency, whole.latencies) if len(latency.instances)),
         stragglers=kept.stragglers(whole.stragglers),
         offsets=tuple(offsets[part.number] for part in parts),
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _MAX_HTML_ROWS = 16
+"""GPUs in a notebook's table."""
 
 
 def finding_frame(found: Sequence[Finding]) -> pd.DataFrame:

@@ -241,7 +241,7 @@ def explain(name: str, settings: Settings) -> Explanation:
         title=entry.title,
         about=entry.about,
         ranks=settings.ranks,
-        options={key: value for key in entry.options if (value := getattr(settings, key)) is not None},
+        options={key: getattr(settings, key) for key in entry.options if getattr(settings, key) is not None},
         rows=tuple(f"rank {rank}" for rank in range(settings.ranks)),
         **msgspec.structs.asdict(outcome),
     )

@@ -98,6 +98,7 @@ DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
 """Sizes at which DDP's buckets are full, and its first bucket, so that communication begins early. With a
 ``bucket_cap_mb`` of one's own, the first has that limit too (``torch.nn.parallel.distributed``)."""
 _LAYERS = 6
+"""Where none are asked for."""
 _UNIT = "the forward of one layer; its backward takes two, and so does the all-reduce of its gradients"
 
 
@@ -193,6 +194,7 @@ def _ddp(settings: Settings) -> Outcome:
 
 
 _SHARDED_LAYERS, _RATE = 3, 0.1
+"""Layers, where none are asked for, and the learning rate."""
 _SHARDED_UNIT = "the forward, the all-gather or the reduce-scatter of one layer; its backward takes two"
 
 _TRAVELS = (
@@ -305,7 +307,9 @@ OPTIMIZER_BYTES = 12
 """Bytes of Adam in mixed precision for each parameter: master weight, momentum and variance in four bytes each.
 Parameter and gradient have two bytes each. (Rajbhandari et al. 2020, section 3.1.)"""
 _ZERO_LAYERS = 2
+"""Of the model whose optimizer is split."""
 _ZERO_RATE, _BETA1, _BETA2, _EPSILON = 0.1, 0.9, 0.999, 1e-8
+"""Adam's usual constants, and a learning rate."""
 _ZERO_UNIT = "the forward, or an all-gather or reduce-scatter of all parameters; backward takes two"
 
 

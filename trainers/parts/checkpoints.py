@@ -28,6 +28,7 @@ from dptrace.record.options.modes import REPLICATED
 from dptrace.record.run_folder import check_writable, checkpoint_folder, checkpoint_steps, delete_checkpoint
 
 _SCHEMA = 2
+"""Of a file; one of another is not read."""
 _KEEP_NEWEST = 2
 """Two, so that there is an older one if the newest is damaged."""
 _MAX_WAIT = timedelta(hours=1)

@@ -131,6 +131,7 @@ class EpochTimer:
 _WARMUP = 3
 """Untimed runs, in which kernels are chosen and memory is allocated."""
 _MIN_RUNS, _MAX_RUNS = 10, 200
+"""After warming up: at least, and at most however short they are."""
 _SECONDS = 0.5
 """Time after which no further run of a batch size begins."""
 

@@ -29,6 +29,7 @@ TALL, FLAT = 20.0, 9.0
 DENSE = 48
 """Number of bars from which they are drawn flat."""
 _GAP = 6.0
+"""Between two rows, in pixels."""
 _UNDER = 4.0
 """Height in pixels of the line for overlapped communication."""
 

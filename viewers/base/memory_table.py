@@ -23,7 +23,9 @@ from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import TextTable, plain, print_text_table, step_label
 
 _FEW_DEVICES = 8
+"""Rows of a table by device, unless all are asked for."""
 _FEW_ROWS = 10
+"""Rows of a table of operators, modules or blocks."""
 CPU_NOTE = "CPU memory counts from the start of the recording; what was allocated before is unknown."
 _PHASES = ("forward", "backward", "optimizer", "other")
 

@@ -231,6 +231,7 @@ def _covered(start: float, length: float, apart: float, thick: float) -> Iterato
 WIDTH = 1200
 """Width of the whole picture in pixels."""
 _TOP, _BOTTOM, _LEAST_LEFT, _MOST_LEFT = 16.0, 24.0, 60.0, 320.0
+"""Margins of a chart in pixels: above, below, and on the left at least and at most."""
 _SLIM, _MOST_RIGHT, _LEAST_TICK, _LINE_HEIGHT = 600.0, 0.34, 48.0, 10.0
 """Width up to which a legend has the whole width; share of the width beside the axes at most; least room of a text; how
 far apart lines of text are at least."""

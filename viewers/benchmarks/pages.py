@@ -82,6 +82,7 @@ _KIND_STYLE = {
 _OTHER = ("#374151", "triangle")
 _KNOWN_LINK = "#57606A"
 _HEIGHT = 380
+"""Of a chart, in pixels."""
 _NOTHING = "No collective was measured."
 
 _Row: TypeAlias = Mapping[str, Any]
@@ -108,7 +109,8 @@ def _over_size(
     legend = []
     for name, measured in rows.items():
         color, shape = {**_KIND_STYLE, **_ALGORITHMS_STYLE}.get(name, _OTHER)
-        points = tuple((float(row["bytes"]), at) for row in measured if (at := line(row)) is not None)
+        placed = ((float(row["bytes"]), line(row)) for row in measured)
+        points = tuple((x, at) for x, at in placed if at is not None)
         marks += [*extra(name, color), *([Line(points, color, dash)] if len(points) > 1 else [])]
         marks += (Dot(row["bytes"], value(row), color, _tip(name, row), shape=shape) for row in measured)
         legend.append(Entry(color, label(name), shape))

@@ -116,6 +116,7 @@ _SHAPES = ("circle", "square", "triangle")
 _MARKED, _SECOND = theme.EXPOSED, "#57606A"
 """Colors of the best point and of the onset, and of the second figure of each point."""
 _HEIGHT = 300
+"""Of a chart, in pixels."""
 _MIN_LOG_RATIO = 4
 """Ratio of the largest to the smallest value from which the axis is logarithmic."""
 _APART = 0.05

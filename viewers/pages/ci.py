@@ -56,6 +56,7 @@ def _xml(text: str) -> str:
 # Markdown.
 
 _MAX_ROWS = 5
+"""Of each table in a comment."""
 
 
 def markdown(found: Comparison, results: Sequence[ThresholdResult] = ()) -> str:

@@ -47,6 +47,7 @@ MAX_ROWS = 25
 """Most rows of kernels and of collectives on the page."""
 
 _NAME_WIDTH = 90
+"""Characters of a kernel's name."""
 
 _COLORS = {
     "forward_ns": theme.PART_COLORS[Part.FORWARD],

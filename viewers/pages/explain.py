@@ -89,6 +89,7 @@ def _colors() -> str:
 
 
 _WIDTH, _HEIGHT = 80, 760
+"""Columns of the text, and pixels of the page in a notebook."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dptrace.viewers.base.page import Markup, Section, section_page, sections
 from dptrace.viewers.base.table import TextTable
 
 _MAX_TENSORS = 4
+"""Sizes of tensors that are listed."""
 
 
 def tables(content: Mapping[str, Any], stacks: bool = True, narrow: bool = False) -> dict[str, TextTable]:

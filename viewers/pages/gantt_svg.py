@@ -41,6 +41,7 @@ from dptrace.viewers.terminal.summary import sentence
 WIDTH, RIGHT = 1400.0, 24.0
 """Width of the chart and of its right margin in pixels."""
 _LEFT = 16
+"""Left margin, in pixels."""
 _STRIP_GAP = 6
 """Gap above the step strips in pixels."""
 _MOST_NAMES = 0.25

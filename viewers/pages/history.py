@@ -33,6 +33,7 @@ _COLORS = {
 _LEAVING = ("overlap %", "optimizer", "overlapped", "forward", "backward", "steps")
 _WALL, _LEVEL, _HEIGHT, _MAX_TICKS = "#1B4F9C", "#57606A", 280.0, 8
 _MAX_LISTED = 3
+"""Figures that moved with a change."""
 
 
 def _name(series: Series, index: int) -> str:
@@ -104,6 +105,7 @@ _LOST_WORDS = (
 )
 _UNKNOWN_WORDS = "? is unknown: records or ranks are missing."
 _MOST_BARS = 60
+"""Runs that are drawn."""
 _MOST_ROWS = 25
 """Runs that the terminal lists."""
 

@@ -37,6 +37,7 @@ PAPER = 300.0
 _LEFT_OUT = frozenset({"schema", "losses", "ranks", "ddp", "notes"})
 """Keys of run.json that are long, or shown elsewhere on the page."""
 _LONGEST_FACT = 400
+"""Characters of a value of run.json that are shown."""
 
 DEFINITIONS = (
     ("Step", "from where the profiler marks its begin to the next mark, on each GPU by the work launched in it"),

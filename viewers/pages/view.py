@@ -68,6 +68,7 @@ _NAME = "{}: {} of {} ({:.1f} MB); a notebook shows it, save(path) writes it."
 _ABOVE_ROWS, _AROUND = 440, 280
 """Height in pixels of what is above the rows of a Gantt chart, and of title, legend and margins of another picture."""
 _LEAST, _MOST_ROWS, _MOST = 420, 860, 1_600
+"""Heights of a view in pixels: at least, at most of one with a row for each GPU, and of any other."""
 _HEIGHTS = Number(1, 100_000, whole=True)
 """Least height of a frame in pixels, and greatest, of a Gantt chart, whose rows scroll, and of another picture."""
 

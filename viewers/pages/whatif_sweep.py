@@ -14,6 +14,7 @@ from dptrace.viewers.terminal.replay import sweep_sentence, sweep_table
 
 _PREDICTED, _MEASURED = "#0072B2", "#57606A"
 _HEIGHT, _HEADROOM = 300, 1.1
+"""Of the chart in pixels, and how much higher than the longest step its axis is."""
 _TITLES = {"bucket-cap-mb": "bucket cap, MiB", "world-size": "ranks"}
 
 

@@ -38,6 +38,7 @@ _MEMORY = (
     ("recompute_bytes", "recomputed, its gradients, or the loss", "#999999"),
 )
 _ROW, _BAR = 30.0, 18.0
+"""Heights of a row and of the bar in it, in pixels."""
 _LIMIT = "#57606A"
 _WIDEST = 2.0
 """GPU memories that the axis shows at most: a plan that needs twenty would make the others invisible."""
@@ -151,7 +152,9 @@ def scaling_chart(content: Mapping[str, Any]) -> Drawing:
 _STYLE = {**theme.ALGORITHM_STYLES, "hierarchical-sharded": ("#4B5563", "square")}
 _STYLE |= {"double-tree": ("#56B4E9", "diamond"), "servers": ("#111827", "triangle")}
 _HEIGHT = 380
+"""Of a chart, in pixels."""
 _POINTS_PER_DECADE = 8
+"""Of a curve."""
 
 
 def message_chart(content: Mapping[str, Any]) -> Drawing:

@@ -106,6 +106,7 @@ MAX_WIDTH = 120
 """Text wider than this is hard to read."""
 _INDENT = "  "
 _GAP = 2
+"""Columns between two ranks."""
 _SHORT = 12
 """Columns of a label that does not fit."""
 _FEW = 8

@@ -179,7 +179,8 @@ def shares(split: Split, wait: ExposedWait) -> dict[str, str]:
     """Return the figures as text: shares of the wall time, and the wall time itself; no wait where none is known."""
     total: dict[str, int | None] = {**split.total(), **wait.total()}
     wall = total["wall_ns"] or 0
-    cells = {name: f"{100 * ns / wall:.1f}%" if wall else "-" for name in _COLUMNS if (ns := total[name]) is not None}
+    known = {name: ns for name, ns in total.items() if name in _COLUMNS and ns is not None}
+    cells = {name: f"{100 * ns / wall:.1f}%" if wall else "-" for name, ns in known.items()}
     return cells | {"wall_ns": duration(wall)}
 
 

@@ -23,8 +23,11 @@ from dptrace.viewers.base.table import PATH_KINDS, TextTable, column_table, plai
 
 _Cells = Mapping[str, Callable[[Any], str | Text]]
 _MOST_RANKS = 16
+"""The slowest, unless all are asked for."""
 _MOST_PIECES = 3
+"""Longest pieces of a path that are named."""
 _LONGEST_NAME = 40
+"""Characters of a name."""
 
 
 def print_whatif(answer: WhatIf, console: Console, all_rows: bool = False) -> None:
@@ -182,7 +185,9 @@ def _row(sweep: Sweep, point: Point) -> tuple[str, ...]:
 
 
 _MOST_PATH_PIECES = 40
+"""Of a path, unless all are asked for."""
 _MOST_MODULES = 12
+"""With most of a path, unless all are asked for."""
 
 
 def print_critical_path(path: CriticalPath, console: Console, all_rows: bool = False) -> None:

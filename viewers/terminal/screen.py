@@ -236,6 +236,7 @@ _END = re.compile(
 )
 """Where a text may end: at a sentence, or before what only adds to it."""
 _LEAST_WORDS = 3
+"""Of a clause with which a text may end."""
 
 
 def said(text: str, width: int, lines: int, more: str = "") -> str:

@@ -66,6 +66,7 @@ def memory_sentence(info: Mapping[str, Any]) -> str:
 
 
 _MAX_RANGE = 2
+"""Width of the range of an overhead, as a share, from which it cannot be told."""
 _SHORT_STEP_NS = 5_000_000
 """About the time for which a system lets another process run: it makes a shorter step several times as long."""
 

@@ -68,6 +68,7 @@ _LOOKS = (
 _FINEST = 150
 """Resolution of an axis: dots closer than this are drawn as one."""
 _FIT_POINTS = 40
+"""Of a fitted curve."""
 
 
 def bandwidth(run: Run) -> Drawing:
@@ -109,7 +110,8 @@ def _line(fit: AlphaBeta, matches: Matches, looks: dict[str, tuple[str, str]]) -
     if fit.alpha_s is None or fit.kind not in looks or not mine.any():
         return
     sizes = np.geomspace(int(matches.bytes[mine].min()), int(matches.bytes[mine].max()), _FIT_POINTS).tolist()
-    points = [(size, rate / 1e9) for size in sizes if (rate := fit.busbw(round(size)))]
+    rates = ((size, fit.busbw(round(size))) for size in sizes)
+    points = [(size, rate / 1e9) for size, rate in rates if rate]
     yield Line(tuple(points), looks[fit.kind][0], "5 4")
 
 

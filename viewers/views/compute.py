@@ -105,6 +105,7 @@ _SMALLEST, _LARGEST = 6.0, 34.0
 _LEAST = 0.001
 """Share of the time of all dots below which an operator is not drawn; the table has it."""
 _MOST_ROWS = 40
+"""Operators that the table lists."""
 
 _Row = dict[str, Any]
 

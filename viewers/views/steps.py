@@ -234,6 +234,7 @@ _NAMES = {
 }
 """The maps; that of waiting only where any wait is known."""
 _HEAD = 26.0
+"""Height of the names of columns, in pixels."""
 _GAP = 0.06
 """Space between two maps, as a share of the width of one."""
 _LEAST_SPAN = 0.1
@@ -241,6 +242,7 @@ _LEAST_SPAN = 0.1
 _LEAST_SHARE = 0.2
 """Least share of the step that the darkest color stands for."""
 _MOST_NAMES = 12
+"""Of steps along the axis."""
 _MOST_ROWS = 128
 """Rows of a map; of more ranks, several share one."""
 

@@ -46,6 +46,7 @@ NO_LAYERS = (
 )
 MOST = 64
 _HEIGHT = 14.0
+"""Of a row, in pixels."""
 _FINEST = 2_000
 """Pieces of a row that are closer than this part of the step are drawn as one."""
 _COLORS: Mapping[str, tuple[str, str]] = {
@@ -147,6 +148,7 @@ _MEMORY_HEIGHT = 150.0
 """Height of a device's panel, in pixels."""
 _ABOVE, _GAP, _TICK = HEAD + 10, 22.0, 7.0
 _MOST_DEVICES = 8
+"""Of a picture; the others are left out."""
 _COLUMNS = 480
 """Columns of all panels together with few devices; more devices have fewer columns each."""
 _OVERLAP = 0.2

@@ -61,7 +61,7 @@ def in_unfused_attention(kernels: StepKernels) -> NDArray[np.bool_]:
     Scores are what a softmax normalizes that one batched product returns and another one takes.
     """
     softmax = {scores for work in kernels.work if work.operator in _SOFTMAX for scores in _pointwise(work)}
-    products = [scores for work in kernels.work if (scores := _of_product(work))]
+    products = [*filter(None, map(_of_product, kernels.work))]
     known = softmax & {result for result, *_ in products} & {one for _, *factors in products for one in factors}
     return kernels.of_work([not known.isdisjoint(_pointwise(work) + _of_product(work)) for work in kernels.work])
 
@@ -347,6 +347,7 @@ def _has_roofline(work: Work) -> bool:
 _FUSIBLE = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction"})
 """Kinds of operators whose time is that of their memory traffic."""
 _MIN_LENGTH = 3
+"""Kernels of a chain, at least, that fusing them is worth."""
 _COMPARED = 12
 """Operators of a chain that distinguish it from others of its length."""
 _PRIME = 1_000_003

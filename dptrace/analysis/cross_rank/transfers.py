@@ -159,7 +159,7 @@ class WaitFigures(msgspec.Struct, frozen=True):
 def sum_of_waits(figures: Iterable[WaitFigures]) -> dict[str, int | None]:
     """Return the sums over devices and steps by the names in WAIT_FIGURES; the wait is None if it is known nowhere."""
     totals = [one.total() for one in figures]
-    waits = [wait for total in totals if (wait := total["exposed_wait_ns"]) is not None]
+    waits = [wait for wait in (total["exposed_wait_ns"] for total in totals) if wait is not None]
     unmatched = sum(total["exposed_unmatched_ns"] or 0 for total in totals)
     return {"exposed_wait_ns": sum(waits) if waits else None, "exposed_unmatched_ns": unmatched}
 

@@ -105,6 +105,7 @@ def _best(worth: Int64) -> tuple[Int64, Int64]:
 _WIDTHS = (100_000, 1_000_000, 10_000_000)
 """Distances in ns between the ends of one collective on two ranks: on one machine, over a network, with gloo."""
 _SAMPLE = 32
+"""Calls in the middle of the shorter list that are tried at every place of the longer one."""
 _AGAINST = 1 << 16
 """Calls of the shorter list that are compared, and of the longer one: a clock's offset needs no more, in 17 MB."""
 

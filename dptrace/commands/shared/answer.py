@@ -86,6 +86,7 @@ PDF = Form("PDF", (".pdf",), _write_pdf)
 """Made as an SVG."""
 _FORMS = (TEXT, MARKDOWN, JSON, CSV, HTML, SVG, PNG)
 _PICTURE_WIDTH = 1200
+"""In pixels."""
 
 
 def drawn(draw: Callable[[], Drawing], width: int = _PICTURE_WIDTH) -> dict[Form, Make]:

@@ -173,7 +173,7 @@ def _replicates(description: Description, found: Sequence[Candidate]) -> Questio
 
 def _stages(description: Description, found: Sequence[Candidate]) -> list[Question]:
     """Ask which ZeRO stage makes it fit, unless it fits without."""
-    stages = [one for zero in range(4) if (one := _smallest(description, found, zero)) is not None]
+    stages = [one for one in (_smallest(description, found, zero) for zero in range(4)) if one is not None]
     if not stages or stages[0].fits or len(stages) == 1:
         return []
     first = next((one for one in stages if one.fits), None)

@@ -241,7 +241,8 @@ def held_activations(metadata: Mapping[str, Any]) -> tuple[HeldActivations, ...]
     """
     entries = metadata.get("ranks")
     known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    return tuple(held for entry in known if (held := _of_rank(entry.get("rank"), entry.get("pipeline"))) is not None)
+    of_ranks = (_of_rank(entry.get("rank"), entry.get("pipeline")) for entry in known)
+    return tuple(held for held in of_ranks if held is not None)
 
 
 def _of_rank(rank: object, found: object) -> HeldActivations | None:

@@ -267,7 +267,7 @@ def _args(event: Instant) -> tuple[int, ...] | None:
         return None
     allocated = TOTAL_UNKNOWN if args.allocated is None else _whole(args.allocated)
     fields = args.bytes, args.address, allocated, args.reserved, args.device_type, args.device
-    values = [value for field in fields if (value := _whole(field)) is not None]
+    values = [value for value in map(_whole, fields) if value is not None]
     if len(values) < len(fields) or not values[0]:
         return None
     kind, device = values[-2:]

@@ -45,6 +45,7 @@ _UNUSED = frozenset(
 SPAN = 253
 """Code of Kineto's event over the whole recording, which it writes after all others."""
 _UNUSED_CODE = 254
+"""Of categories that are known and not read."""
 UNKNOWN = 255
 """Code of any other category."""
 

@@ -36,6 +36,7 @@ from dptrace.readers.storage import file_identity
 from dptrace.readers.trace import Category
 
 _NOBODY = -1
+"""The process of what belongs to none."""
 _COORDINATE = r"([A-Za-z]{1,8})[-_ ]?(\d{1,6})"
 _TAG = re.compile(rf"\s*\[((?:{_COORDINATE}\W?)+)\]")
 """What SGLang puts before a pid: ``[TP00]``, ``[TP00-PP01]``."""

@@ -35,11 +35,13 @@ from dptrace.record.safety import say
 
 
 _POLL_S = 0.05
+"""How often other ranks' files are looked for."""
 _ANNOUNCE_S, _WRITE_S = 30.0, 600.0
 """How long to wait for ranks that have not announced a trace, and for the files of those that have."""
 _ANNOUNCE_AT_END_S, _WRITE_AT_END_S = 5.0, 120.0
 """The same once the script has ended, since its process waits too."""
 _ANALYSIS_TIMEOUT_S = 600
+"""Within which a summary is made; training goes on without one."""
 
 
 class PendingTrace:

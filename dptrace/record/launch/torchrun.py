@@ -25,6 +25,7 @@ from dptrace.record.processes import AGENT_PID_ENV, LAUNCHER_PID_ENV, Signals, d
 
 
 _MACHINES_POLL_S = 0.2
+"""How often other machines are looked for."""
 _LOOK_EVERY_S = 1.0
 """The folder may be on a network."""
 _MACHINES_GRACE_S = 15.0
@@ -87,9 +88,11 @@ class EndedElsewhere:
 _SHUTDOWN_S = 5
 """Seconds that torchrun gives the peers of a dead rank to end, in versions that can be configured."""
 _GRACE_S = 3
+"""How much longer than torchrun itself takes to end its ranks they are waited for."""
 SCRIPT_S = 30.0
 """Seconds that a user's script has to end after a SIGTERM, as under torchrun: it may save what it has trained."""
 _POLL_S = 0.05
+"""How often torchrun and its ranks are asked whether they have ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from dptrace.record.processes import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_p
 from dptrace.record.run_folder import finish_for_launcher, note_agent
 
 _POLL_S = 0.1
+"""How often the agent looks at its ranks where they print nothing."""
 
 
 def main() -> int:

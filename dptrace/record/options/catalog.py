@@ -387,7 +387,7 @@ class Options(TrainerOptions):
             settings |= timing | {"data": self.data or "synthetic"}
         if self.mode not in REPLICATED:
             layout = ("tp", "pp", "ep", "virtual_stages", "experts", "top_k", "capacity_factor", "ranks_per_node")
-            settings |= {name: value for name in layout if (value := vars(self).get(name)) is not None}
+            settings |= {name: vars(self)[name] for name in layout if vars(self).get(name) is not None}
             settings |= {"shared_experts": self.shared_experts} if self.shared_experts else {}
         return {"mode": self.mode} | settings
 

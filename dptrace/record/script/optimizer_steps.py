@@ -129,6 +129,7 @@ class OptimizerSteps(StepEnds):
 
 
 _POLL_S = 0.05
+"""How often it is asked whether the trace is written."""
 
 
 class Steps(Protocol):

@@ -40,9 +40,11 @@ from dptrace.timeline.model import Kind, Timeline
 
 
 _MIN_NS = 20 * US
+"""Shortest gap without a recorded reason for which one is looked for."""
 _BEFORE_NS = 15 * US
 """A wait ends this soon after what was waited for."""
 _AFTER_NS = 2 * US
+"""Longest lag of work after what it waits for."""
 
 
 def residuals(graph: Graph) -> Int64:

@@ -27,6 +27,7 @@ _DEFAULT_LATENCY_NS = 8 * US
 _CERTAINLY_QUEUED_NS = 50 * US
 """A kernel launched this long before its predecessor ended was waiting in the queue."""
 _LONGEST_GAP_NS = 10 * US
+"""Longest gap between queued kernels of a stream that counts for their mean."""
 _OVERLAP_NS = 50 * US
 """Neighbors that overlap by more than this are not one after the other."""
 _MIN_SAMPLES = 8
@@ -223,7 +224,9 @@ def _lane_of(events: RankEvents, device: DeviceOrder, stream: Int64) -> Int64:
 _AFTER_NS = 2 * US
 """From the end of what a stream waits for to the start of what waited."""
 _JUST_BEFORE_NS = 20 * US
+"""How long before a start what it may wait for ends, at most."""
 _SIDE_BEFORE_NS = 15 * US
+"""The same, on another stream."""
 _MAX_PENDING = 256
 """Collectives that may still be waited for; the oldest are forgotten."""
 
@@ -376,7 +379,9 @@ _FREE = re.compile(r"(cuda|hip)Free$")
 _COPY = re.compile(r"mem_?cpy|copy", re.IGNORECASE)
 _ON_DEVICE = re.compile(r"DtoD|DeviceToDevice")
 _ROUNDING_NS = 2 * US
+"""How much later than a call returns what it waits for may end, as recorded."""
 _FREE_RETURNS_NS = 5 * US
+"""The same of a call that frees memory."""
 _MAX_RESUME_NS, _DEFAULT_RESUME_NS, _MIN_WORK_NS = 60 * US, 5 * US, 3 * US
 _SLOW_FACTOR, _SLOW_NS, _MIN_IN_FLIGHT = 10, 50 * US, 512
 """A launch that takes this much longer than usual while this many are in flight waited for room in the queue."""

@@ -187,6 +187,7 @@ def _repeated(model: Model) -> NDArray[np.bool_]:
 # Several micro-steps for each step of the optimizer: forward and backward again, without all-reduce and optimizer.
 
 _LONGEST_PAUSE_NS = 1_000_000
+"""Longest pause of a host that is no wait for an all-reduce."""
 _WAITING = 0.5
 """Share of a longer pause of the host under an all-reduce from which it is a wait for it."""
 

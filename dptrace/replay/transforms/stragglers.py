@@ -54,7 +54,9 @@ _MIN_NS = 50_000
 _NAMED = 0.2
 """Smallest share of an excess that is named on its own."""
 _MIN_STEADY_NS = 1_000_000
+"""In one step, for an excess of a rank that has it in most steps."""
 _MIN_STEPS = 3
+"""Steps that have such an excess."""
 _CUT = ("index", "twin", "cut_ns")
 _SHARED = 0.02
 """Least share of a steady excess that the others spend on the same thing: otherwise only its name may differ."""

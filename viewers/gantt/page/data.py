@@ -31,6 +31,7 @@ _HEIGHTS = {
 """Row heights in pixels by maximum number of GPUs, so that one GPU and eight GPUs fill a screen."""
 _TIGHT = {Role.PHASES: 16, Role.COMPUTE: 14, Role.EXPOSURE: 14, Role.MEMORY: 12}
 _STRIP = 20
+"""Height of a strip of steps or phases, in pixels."""
 _GAPS = {"rows": 2, "tracks": 9, "strip": 8, "collapsed": 3}
 """Gaps in pixels between rows, between GPUs, below a strip, and between collapsed GPUs."""
 _COLLAPSED = 16

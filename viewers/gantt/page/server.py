@@ -38,6 +38,7 @@ GRACE_S = 5.0
 _HEARTBEAT_S = 15.0
 """Seconds between two bytes that keep a connection alive through proxies and tunnels."""
 _POLL_S = 0.2
+"""How often the server is asked to end."""
 
 _HEADERS = {
     "Cache-Control": "no-store",

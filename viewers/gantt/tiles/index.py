@@ -24,6 +24,7 @@ BLOCK = 64
 NEVER = -(2**60)
 """End of the intervals of a category before its first one."""
 _CHUNK = 2**20
+"""Intervals that are worked on at a time."""
 _NARROW = 2**32
 """Times below it are kept in four bytes."""
 
@@ -315,6 +316,7 @@ _LEAST_BLOCKS = 2048
 _COARSER = 3
 """Binary logarithm of the ratio of two successive grids."""
 _AT_ONCE = 8192
+"""Places of a grid that are worked on at a time."""
 
 
 @dataclass(frozen=True, slots=True)
