@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.options import Selection, align_option, force_option, opening_options, run_options
-from dptrace.commands.shared.output import OutputFile, print_hint, print_notes, progress
+from dptrace.commands.shared.answer import Destination, Form, file_options
+from dptrace.commands.shared.options import Selection, align_option, opening_options, run_options
+from dptrace.commands.shared.output import print_hint, print_notes, progress
 from dptrace.commands.shared.reading import open_with_progress
-from dptrace.core.files import atomic_write, check_output
+from dptrace.core.files import atomic_write
 from dptrace.core.units import byte_size, plural
 from dptrace.load.options import ReadOptions
 
-_FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json"}
-_FORMAT = "perfetto, chrome-gz or chrome, whatever the file's name."
+if TYPE_CHECKING:
+    from dptrace.export.tracks import AlignedRun
+    from dptrace.run.run import Run
+
+
+def _form(suffix: str, about: str) -> Form:
+    return Form(about, (suffix,), lambda make, path: make(path, suffix))
+
+
+_FORMATS = {
+    "perfetto": _form(".pftrace", "Perfetto's own format"),
+    "chrome-gz": _form(".json.gz", "Chrome trace events, compressed"),
+    "chrome": _form(".json", "Chrome trace events"),
+}
+"""By the names that --format has."""
 
 
 @click.command()
 @run_options
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OutputFile(),
-    metavar="FILE",
-    help="File to write: NAME.pftrace, NAME.json.gz or NAME.json.",
-)
-@force_option
-@click.option("--format", "named", type=click.Choice(list(_FORMATS)), metavar="NAME", help=_FORMAT)
+@file_options(*_FORMATS.values(), formats=_FORMATS, required=True)
 @align_option
 @opening_options
 def command(
     paths: tuple[str, ...],
     selection: Selection,
-    output: Path,
-    force: bool,
-    named: str | None,
+    to: Destination,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
@@ -56,19 +60,28 @@ def command(
       dptrace export runs/ddp --ranks 0-3 --steps 4:6 -o part.pftrace
       dptrace export rank0.json.gz rank1.json.gz -o both.json.gz
     """
-    from dptrace.export.formats import format_of, write_trace
     from dptrace.export.tracks import align_run
 
-    suffix = _FORMATS[named] if named else format_of(output)
-    check_output(output, force)
     run = open_with_progress(paths, read_options, verbosity, selection)
-    aligned_run = align_run(run)
-    with atomic_write(output) as temporary, progress("Writing", verbosity) as show:
-        slices = write_trace(run, temporary, suffix, lambda done: show(done / len(run.timelines), ""), aligned_run)
+    aligned_run, ranks = align_run(run), len(run.ranks)
+    written = [_write(run, aligned_run, form, path, verbosity) for form, path in to.targets if path is not None]
     print_notes(dict.fromkeys((*run.notes, *aligned_run.notes)))
-    ranks = len(run.ranks)
-    content = f"{plural(ranks, 'rank')}, {plural(slices, 'slice')}, {byte_size(output.stat().st_size)}"
-    print_hint(f"Wrote {output}: {content}.", verbosity)
+    for line in written:
+        print_hint(line, verbosity)
     if ranks > 1:
         print_hint(f"{aligned_run.clock_summary[0].upper()}{aligned_run.clock_summary[1:]}.", verbosity)
     print_hint("Open it at https://ui.perfetto.dev (drag it in); the trace stays on your machine.", verbosity)
+
+
+def _write(run: Run, aligned_run: AlignedRun, form: Form, path: Path, verbosity: str) -> str:
+    """Write a trace, and return what was written."""
+    from dptrace.export.formats import write_trace
+
+    with atomic_write(path) as temporary, progress("Writing", verbosity) as show:
+
+        def make(file: Path, suffix: str) -> int:
+            return write_trace(run, file, suffix, lambda done: show(done / len(run.timelines), ""), aligned_run)
+
+        slices = form.write(make, temporary)
+    content = f"{plural(len(run.ranks), 'rank')}, {plural(slices, 'slice')}, {byte_size(path.stat().st_size)}"
+    return f"Wrote {path}: {content}."

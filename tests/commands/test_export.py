@@ -51,6 +51,18 @@ def test_it_writes_and_says_where_to_open(opened: list[Any], tmp_path: Path, suf
     assert 60 == sum(len(track.slices) for track in read_back(path))
 
 
+def test_several_files_hold_one_run(opened: list[Any], tmp_path: Path) -> None:
+    """-o is repeatable; --format says the form whatever the name, and two files of one name are refused."""
+    one, two, named = tmp_path / "a.pftrace", tmp_path / "b.json", tmp_path / "c.zip"
+
+    assert 0 == export("runs/made", "-o", one, "-o", two).exit_code
+    assert 0 == export("runs/made", "-o", named, "--format", "chrome").exit_code
+    assert two.read_bytes() == named.read_bytes()
+    assert 60 == sum(len(track.slices) for track in read_back(one))
+    assert 2 == export("runs/made", "-o", one, "-o", one, "--force").exit_code
+    assert 2 == len(opened)
+
+
 def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When writing fails midway, the old file stays, the half-written one goes, and one line says why."""
     path = tmp_path / "all.json"

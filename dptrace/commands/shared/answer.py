@@ -46,7 +46,7 @@ class Form:
     name: str
     suffixes: tuple[str, ...]
     """Of the files' names."""
-    write: Callable[[Make, Path | None], object] = _write_made
+    write: Callable[[Make, Path | None], Any] = _write_made
     """Writes what the answer makes for this form to a file, or to standard output where there is none; here, text."""
 
 
@@ -238,8 +238,10 @@ def file_options(
     *forms: Form,
     flags: Sequence[Callable[[Any], Any]] = (),
     aliases: Mapping[str, Form] = _NO_ALIASES,
+    formats: Mapping[str, Form] = _NO_ALIASES,
     about: str = "",
     printed: bool = False,
+    required: bool = False,
 ) -> Callable[[Any], Any]:
     """Add -o, which may be repeated, and --force as one argument *to*, a Destination checked before any work.
 
@@ -247,14 +249,17 @@ def file_options(
         forms: those that files can have; text is also printed.
         flags: options that choose a form.
         aliases: hidden options that each name a file of a form, as -o does now.
+        formats: forms that --format names, whatever the files' names.
         about: what is written where -o is left out, for its help.
         printed: whether the answer is printed besides what is written.
+        required: whether -o must be given.
     """
     text = f"Write a file: {_listed(forms)}; repeatable.{about}"
     output = OutputFile(dash=TEXT in forms)
     options = group(
         *flags,
-        click.option("-o", "--output", "outputs", type=output, multiple=True, help=text),
+        click.option("-o", "--output", "outputs", type=output, multiple=True, required=required, help=text),
+        *([_format_option(*formats)] if formats else []),
         *(click.option(f"--{name}", f"alias_{name}", type=OutputFile(), hidden=True) for name in aliases),
         force_option,
     )
@@ -263,7 +268,9 @@ def file_options(
         given = {name: ctx.params.pop(f"as_{name}", None) for name in _FLAGS}
         force, verbosity, outputs = ctx.params.pop("force"), ctx.params["verbosity"], ctx.params.pop("outputs")
         outputs += (None,) * (TEXT in forms and (printed or not outputs) and None not in outputs)
-        targets = _targets(outputs, [name for name in _FLAGS if given[name]], force, forms)
+        chosen = formats.get(ctx.params.pop("as_format", None) or "")
+        fitting = (replace(chosen, suffixes=("",)),) if chosen else forms
+        targets = _targets(outputs, [name for name in _FLAGS if given[name]], force, fitting)
         to = Destination(targets, force, verbosity, given["csv"] if isinstance(given["csv"], str) else None)
         for name, form in aliases.items():
             if (path := ctx.params.pop(f"alias_{name}")) is not None:
@@ -279,6 +286,11 @@ def file_options(
         return function
 
     return add
+
+
+def _format_option(*names: str) -> Callable[[Any], Any]:
+    text = f"{', '.join(names[:-1])} or {names[-1]}, whatever the file's name."
+    return click.option("--format", "as_format", type=click.Choice(names), metavar="NAME", help=text)
 
 
 class _Unnamed(click.Option):
