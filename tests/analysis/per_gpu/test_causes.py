@@ -27,27 +27,36 @@ def test_idle_time_has_a_set_for_each_cause_in_order() -> None:
     assert [*CAUSES] == [*idle(dptrace.open(RUN).timelines[0]).sets]
 
 
-def test_what_a_host_does_has_words_and_one_cause_of_delays() -> None:
-    """Whoever adds a thing that hosts do learns where else it belongs."""
-    for host in HostCause:
-        causes = [cause.name for cause in DELAY_CAUSES if host in cause.host_causes]
-        idle = [cause.name for cause in IDLE_CAUSES if host in cause.host_causes and cause.name != "launching_ns"]
-        assert host in HOST_CAUSE_WORDS, f"Add the words of {host.name} to HOST_CAUSE_WORDS in timeline/model.py."
-        assert len(causes) == 1, f"{host.name} is in {causes}: put it into one DelayCause in per_gpu/causes.py."
-        assert len(idle) == 1, f"{host.name} is in {idle}: put it into one IdleCause in per_gpu/causes.py."
+@pytest.mark.parametrize("host", HostCause, ids=lambda host: host.name)
+def test_what_a_host_does_has_words_and_one_cause_of_delays(host: HostCause) -> None:
+    """Whoever adds a thing that hosts do learns all places where it belongs."""
+    delays = [cause.name for cause in DELAY_CAUSES if host in cause.host_causes]
+    idle = [cause.name for cause in IDLE_CAUSES if host in cause.host_causes and cause.name != "launching_ns"]
+    wanted = {
+        "Add its words to HOST_CAUSE_WORDS in timeline/model.py.": host in HOST_CAUSE_WORDS,
+        f"Put it into one DelayCause in per_gpu/causes.py, not {len(delays)}.": len(delays) == 1,
+        f"Put it into one IdleCause in per_gpu/causes.py, not {len(idle)}.": len(idle) == 1,
+    }
+
+    assert "" == "\n".join(advice for advice, is_so in wanted.items() if not is_so)
 
 
 @pytest.mark.parametrize("cause", IDLE_CAUSES, ids=lambda cause: cause.name)
 def test_a_cause_is_complete(cause: IdleCause) -> None:
     """Whoever adds one learns what its record and the documents lack; ``test_every_kind.py`` asks for its gain."""
     row = f"| *{cause.label.removeprefix('pipeline ')}* |"
-    assert row in (ROOT / "docs" / "definitions.md").read_text(), f"Add the row {row} to Idle causes in definitions.md."
-    assert cause.kind in (diff.help or ""), f"Add {cause.kind} to the FIGUREs in the help of commands/diff.py."
-    assert cause.gap or cause.host_causes, "Say what the page says of its gaps: set gap, or host_causes."
-    assert cause.text or not cause.advice, "Its advice is not shown: set text, too."
-    assert not cause.without or cause.host_causes, "What hosts spend no time in is unknown: set host_causes."
-    others = [other for other in IDLE_CAUSES if cause.look in (other.look, other.look[2:] + other.look[:2])]
-    assert [cause] == others, "`python -m benchmarks.palette` proposes a color that is like no other."
+    figures = (diff.help or "").partition("FIGURE is")[2].partition(". ")[0].replace(",", "").split()
+    others = [other for other in IDLE_CAUSES if {*cause.look[::2]} & {*other.look[::2]}]
+    wanted = {
+        f"Add the row {row} to Idle causes in definitions.md.": row in (ROOT / "docs" / "definitions.md").read_text(),
+        f"Add {cause.kind} to the FIGUREs in the help of commands/diff.py.": cause.kind in figures,
+        "Say what the page says of its gaps: set gap, or host_causes.": cause.gap or cause.host_causes,
+        "Its advice is not shown: set text, too.": cause.text or not cause.advice,
+        "What hosts spend no time in is unknown: set host_causes.": cause.host_causes or not cause.without,
+        "Take a color that is like no other: `python -m benchmarks.palette` proposes one.": others == [cause],
+    }
+
+    assert "" == "\n".join(advice for advice, is_so in wanted.items() if not is_so)
 
 
 @pytest.mark.parametrize("cause", DELAY_CAUSES, ids=lambda cause: cause.name)
