@@ -115,41 +115,58 @@ def table(found: list[Run]) -> str:
     ) + "\n"  # fmt: skip
 
 
-def kinds(found: list[Run]) -> dict[str, Kind]:
+class LeftOut(NamedTuple):
+    """A kind's runs, each judged by constants that were chosen on all other sources."""
+
+    kind: Kind
+    sources: int
+    ratios: list[float]
+    """Published over predicted."""
+    others: int
+    """Runs within the range of eight of ten runs of the other sources."""
+
+
+def kinds(found: list[Run]) -> dict[str, LeftOut]:
     """Return how far predictions with the published layouts are off, by the kind of training."""
-    ratios: dict[str, list[float]] = {name: [] for name in KINDS}
-    for run in found:
-        if run.layout and (name := kind_name(run.layout.plan.plan)):
-            ratios[name].append(1 / (1 + run.layout.error))
-    return {name: _kind(name, sorted(found)) for name, found in ratios.items()}
+    return {name: _left_out(name, found) for name in ("dense in 16 bits", *_CHOSEN)}
 
 
-def _kind(name: str, ratios: list[float]) -> Kind:
-    """Return the range of eight of ten: without the tenth at each end."""
-    left_out = len(ratios) // 10
-    low, high = math.floor(100 * ratios[left_out]) / 100, math.ceil(100 * ratios[-1 - left_out]) / 100
-    error = round(median(abs(1 / ratio - 1) for ratio in ratios), 2)
-    return Kind(name, len(ratios), error, low, high, KINDS[name].left_out)
+def _left_out(name: str, found: list[Run]) -> LeftOut:
+    own = [run for run in found if run.layout and kind_name(run.layout.plan.plan) == name]
+    ratios = {factor: _scaled(own, name, factor) for factor in (FACTORS if name in _CHOSEN else (1.0,))}
+    sources, judged, inside = sorted({run.row["source"] for run in own}), [0.0] * len(own), 0
+    for source in sources:
+        others = [at for at, run in enumerate(own) if run.row["source"] != source]
+        best = min(ratios, key=lambda factor: _error([ratios[factor][at] for at in others]))
+        low, high = _eight_of_ten([ratios[best][at] for at in others])
+        for at in {*range(len(own))} - {*others}:
+            judged[at] = ratios[best][at]
+            inside += low <= judged[at] <= high
+    kind = Kind(name, len(own), _error(ratios[1.0]), *_eight_of_ten(judged), _error(judged))
+    return LeftOut(kind, len(sources), judged, inside)
 
 
-def left_out(found: list[Run]) -> str:
-    """Return how far runs are off when constant and range of their kind come from the other sources only."""
+def _error(ratios: list[float]) -> float:
+    """Return the median of the relative errors' sizes."""
+    return round(median(abs(1 / ratio - 1) for ratio in ratios), 3)
+
+
+def _eight_of_ten(ratios: list[float]) -> tuple[float, float]:
+    """Return the range without the tenth at each end, of which there may be fewer: rounded away from each other."""
+    ordered, ends = sorted(ratios), len(ratios) // 10
+    return math.floor(100 * ordered[ends]) / 100, math.ceil(100 * ordered[-1 - ends]) / 100
+
+
+def left_out(found: dict[str, LeftOut]) -> str:
+    """Return a table of how far runs are off when the constant of their kind comes from the other sources only."""
     lines = [
-        "| Kind | Sources | Median error, its source left out | Within the range of the others |",
-        "| --- | --: | --: | --: |",
+        "| Kind | Sources | Median error, its source left out | Range of answers | Within | Within the others' |",
+        "| --- | --: | --: | --- | --: | --: |",
     ]
-    for name in KINDS:
-        own = [run for run in found if run.layout and kind_name(run.layout.plan.plan) == name]
-        ratios = {factor: _scaled(own, name, factor) for factor in (FACTORS if name in _CHOSEN else (1.0,))}
-        sources, errors, inside = sorted({run.row["source"] for run in own}), [], 0
-        for source in sources:
-            others = [at for at, run in enumerate(own) if run.row["source"] != source]
-            best = min(ratios, key=lambda factor: median(abs(1 / ratios[factor][at] - 1) for at in others))
-            kind = _kind(name, sorted(ratios[best][at] for at in others))
-            for ratio in (ratios[best][at] for at in range(len(own)) if at not in others):
-                errors.append(abs(1 / ratio - 1))
-                inside += kind.low <= ratio <= kind.high
-        lines.append(f"| {name} | {len(sources)} | {share(median(errors))} | {inside} of {len(own)} |")
+    for name, (kind, sources, ratios, others) in found.items():
+        inside = sum(kind.low <= ratio <= kind.high for ratio in ratios)
+        cells = (name, sources, share(kind.left_out), f"{kind.low:g} to {kind.high:g}")
+        lines.append(f"| {' | '.join(map(str, cells))} | {inside} of {kind.runs} | {others} of {kind.runs} |")
     return "\n".join(lines)
 
 
@@ -180,12 +197,10 @@ def _scaled(own: list[Run], name: str, factor: float) -> list[float]:
 
 
 def _summary(found: list[Run]) -> str:
-    lines = [
-        "| Kind | Runs with layout | Median error | Published / predicted, eight of ten |",
-        "| --- | --: | --: | --- |",
-    ]
-    for kind in kinds(found).values():
-        lines.append(f"| {kind.name} | {kind.runs} | {share(kind.median)} | {kind.low:g} to {kind.high:g} |")
+    lines = ["| Kind | Runs with layout | Median error |", "| --- | --: | --: |"]
+    for name in KINDS:
+        own = [run.layout.error for run in found if run.layout and kind_name(run.layout.plan.plan) == name]
+        lines.append(f"| {name} | {len(own)} | {share(median(map(abs, own)))} |")
     alone = [abs(run.alone.error) for run in found if run.alone]
     return "\n".join([*lines, "", f"By itself, the median error of {len(alone)} runs is {share(median(alone))}."])
 
@@ -236,6 +251,7 @@ if __name__ == "__main__":
     RUNS = runs()
     TEXT = filled(PAGE.read_text(encoding="utf-8"), RUNS)
     BEFORE, REST = TEXT.split(LEFT_OUT)
-    TEXT = f"{BEFORE}{LEFT_OUT}\n{left_out(RUNS)}\n\n{LEFT_OUT_END}{REST.split(LEFT_OUT_END)[1]}"
+    FOUND = kinds(RUNS)
+    TEXT = f"{BEFORE}{LEFT_OUT}\n{left_out(FOUND)}\n\n{LEFT_OUT_END}{REST.split(LEFT_OUT_END)[1]}"
     PAGE.write_text(TEXT, encoding="utf-8")
-    print(*kinds(RUNS).values(), sep="\n")  # for dptrace/model/planning/published.py
+    print(*(one.kind for one in FOUND.values()), sep="\n")  # for dptrace/model/planning/published.py

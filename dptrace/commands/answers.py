@@ -292,7 +292,7 @@ _ALL_REDUCE = {
     "size_bytes ranks": int, "adding_s": float, "algorithms": [{"algorithm": str, "steps sent_bytes seconds": float}],
 }
 _PREDICT = {
-    **_HEAD, **_TRAINING, **_PLAN, **_PREDICTED_STEP, "gpus_per_node batch tokens tried": int,
+    **_HEAD, **_TRAINING, **_PLAN, **_PREDICTED_STEP, "usable_bytes gpus_per_node batch tokens tried": int,
     "links": [{"name": str, "alpha_s bytes_per_s": float}], "communication": [_COMMUNICATION],
     "targets": [{"name goal": str, "value": float | None, "met": bool | None}],
     "candidates": [{**_PLAN, **_PREDICTED_STEP}], "scaling": [_SCALED], "roofline": [_ROOFLINE],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +9,7 @@ import click
 from dptrace.commands.shared.answer import CSV, JSON, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.options import quiet_option, strict_option
 from dptrace.commands.shared.output import print_notes, progress
+from dptrace.core.units import nearest
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def command(
             click.echo(f"{name:{width}}  {description.summary}")
         return
     if analysis not in ANALYSES:
-        nearest = difflib.get_close_matches(analysis, ANALYSES, 1)
-        suggestion = f"Did you mean {nearest[0]}? " if nearest else ""
-        raise UsageError(f"No such analysis {analysis!r}. {suggestion}The analyses are {', '.join(ANALYSES)}.")
+        raise UsageError(
+            f"No such analysis {analysis!r}.{nearest(analysis, ANALYSES)} The analyses are {', '.join(ANALYSES)}."
+        )
     with progress("Analyzing", verbosity, measured=False):
         tables, notes = analyze(analysis, find([path]), strict)
     names = ", ".join(tables)

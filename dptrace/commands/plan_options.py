@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from dptrace.viewers.base.marks import Drawing
 
 
+class _Names(click.Choice):  # type: ignore[type-arg]  # generic in newer releases of click only
+    """Names that a shell completes; what is none of them is refused with the description, in Python too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Take any text."""
+        return value
+
+
 def _option(name: str, option: Option, default: Any) -> Any:
     """Return the option that sets a part of a description; dptrace.model.planning.describe declares and checks it."""
     flag, takes = f"--{name.replace('_', '-')}", option.takes
@@ -33,7 +41,7 @@ def _option(name: str, option: Option, default: Any) -> Any:
         if default is None:
             return click.option(f"{flag}/--no{flag[1:]}", cls=Toggle, default=None, help=text)
         return click.option(flag, is_flag=True, help=text)
-    kind: click.ParamType[Any] | None = click.Choice(takes) if isinstance(takes, tuple) else None
+    kind: click.ParamType[Any] | None = _Names(takes) if isinstance(takes, tuple) else None
     if isinstance(takes, Number):  # the limits are checked with the description, in Python too
         kind = Whole() if takes.whole else NumberType() if takes.most == 1 else Amount()
     return click.option(flag, type=kind, default=default, metavar=option.metavar, help=text)
@@ -113,10 +121,11 @@ def _refuse_reading_options() -> None:
 
 def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
     strategy, schedule, stages = options["strategy"], options["schedule"], options["virtual_stages"]
-    staged = options["pp"] > 1 if options["pp"] else strategy in (None, "pp", "3d")
+    staged = options["pp"] > 1 if options["pp"] else strategy in (None, "pp", "3d") and options["gpus"] > 1
     for name, value in (("schedule", schedule), ("virtual_stages", stages)):
         if name in given and not staged:
-            which = "--pp 1" if options["pp"] else f"--strategy {strategy}"
+            alone = "one GPU" if options["gpus"] == 1 else f"--strategy {strategy}"
+            which = "--pp 1" if options["pp"] else alone
             option = f"--{name.replace('_', '-')} {value}"
             raise UsageError(f"{option}: {which} has no pipeline. Leave it out, or choose --strategy pp or 3d.")
     if "virtual_stages" in given and schedule != "interleaved":

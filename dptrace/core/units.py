@@ -156,6 +156,17 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return which name is meant, as a sentence with a space before it; empty if none is near.
+
+    >>> nearest("llama3-70", ["llama3-8b", "llama3-70b"]), nearest("x", ["llama3-8b"])
+    (' Did you mean llama3-70b?', '')
+    """
+    from difflib import get_close_matches  # rarely needed
+
+    return "".join(f" Did you mean {near}?" for near in get_close_matches(name.lower(), list(names), 1, cutoff=0.5))
+
+
 def sanitize(text: str) -> str:
     r"""Escape characters that a terminal would obey or that no encoding can hold.
 

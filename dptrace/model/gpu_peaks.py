@@ -16,6 +16,7 @@ import msgspec
 
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.numbers import Number
+from dptrace.core.units import nearest
 from dptrace.errors import UsageError
 
 
@@ -113,7 +114,7 @@ GPUS = {row["short"]: _gpu(row) for row in table_rows("gpus.csv")}
 """The known GPUs by their names on the command line."""
 PEAKS = tuple(gpu.peaks for gpu in GPUS.values())
 """Their peaks, in the order in which a recorded name is looked up."""
-_CUSTOM_GPU = re.compile(r"([^:]+):([\d.]+):([\d.]+):([\d.]+)")
+_FIELDS = ("dense TFLOP/s", "GB of memory", "GB/s of its bandwidth")
 
 
 def gpu_named(text: str, number_type: str = "bf16") -> Gpu:
@@ -128,20 +129,33 @@ def gpu_named(text: str, number_type: str = "bf16") -> Gpu:
     Raises:
         UsageError: no GPU has this name, or a number is out of range.
     """
-    if isinstance(text, str) and (typed := _CUSTOM_GPU.fullmatch(text.strip())):
-        names = ("TFLOP/s", "GB of memory", "GB/s of memory")
-        values = [float(word) if word.count(".") < 2 and word != "." else 0.0 for word in typed.groups()[1:]]
-        for name, value in zip(names, values, strict=True):
-            Number(1e-3, 1e9).check(value, f"--gpu {text.strip()}: {name}")
-        half = values[0] / 2 if number_type == "fp8" else values[0]
-        peak = GpuPeak(typed[1], "", {"bf16": half, number_type: values[0]}, values[2] / 1e3, 0, "as given")
-        return Gpu(peak, values[1] * 1e9, "pcie4", "eth-100")
-    if not isinstance(text, str) or text.lower() not in GPUS:
+    if isinstance(text, str) and ":" in text:
+        return _described(text.strip(), number_type)
+    if not isinstance(text, str) or text.strip().lower() not in GPUS:
         raise UsageError(
-            f"--gpu {text}: choose from {', '.join(GPUS)}; or describe it by name, dense TFLOP/s of --precision, GB of "
-            "memory and GB/s of its bandwidth: mine:120:24:900."
+            f"--gpu {text}: is not known.{nearest(str(text), GPUS)} Choose from {', '.join(GPUS)}; or describe it by "
+            "name, dense TFLOP/s of --precision, GB of memory and GB/s of its bandwidth: mine:120:24:900."
         )
-    return GPUS[text.lower()]
+    return GPUS[text.strip().lower()]
+
+
+def _described(text: str, number_type: str) -> Gpu:
+    """Return a GPU by its name and its three numbers."""
+    name, *words = text.split(":")
+    if len(words) != len(_FIELDS):
+        raise UsageError(
+            f"--gpu {text}: give a name and {len(_FIELDS)} numbers, {', '.join(_FIELDS)}: mine:120:24:900."
+        )
+    values = []
+    for field, word in zip(_FIELDS, words, strict=True):
+        try:
+            values.append(float(word))
+        except ValueError:
+            raise UsageError(f"--gpu {text}: {word!r} is no number of {field}.") from None
+        Number(1e-3, 1e9).check(values[-1], f"--gpu {text}: {field}")
+    half = values[0] / 2 if number_type == "fp8" else values[0]
+    peak = GpuPeak(name or "GPU", "", {"bf16": half, number_type: values[0]}, values[2] / 1e3, 0, "as given")
+    return Gpu(peak, values[1] * 1e9, "pcie4", "eth-100")
 
 
 # ROCm in containers without its table of names calls all GPUs "AMD Radeon Graphics": capability and units tell

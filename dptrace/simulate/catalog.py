@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from dptrace.core.numbers import COUNT, Number
+from dptrace.core.units import nearest
 from dptrace.errors import UsageError
 from dptrace.simulate.explanation import BYTES, MAX_RANKS, Explanation, Outcome, Settings, links_of
 
@@ -213,9 +213,7 @@ def entry_named(name: str) -> Entry:
     plain = "ring" if plain in _ALL_REDUCE else plain
     if plain in ENTRIES:
         return ENTRIES[plain]
-    nearest = get_close_matches(plain, ENTRIES, 1, cutoff=0.5)
-    suggestion = f" Did you mean {nearest[0]}?" if nearest else ""
-    raise UsageError(f"{str(name)!r} can't be explained.{suggestion} The names are {', '.join(ENTRIES)}.")
+    raise UsageError(f"{str(name)!r} can't be explained.{nearest(plain, ENTRIES)} The names are {', '.join(ENTRIES)}.")
 
 
 def explain(name: str, settings: Settings) -> Explanation:

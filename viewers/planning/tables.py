@@ -90,7 +90,11 @@ def _memory_facts(content: Row) -> Iterator[str]:
         f"{content['layout']} on {plural(content['gpus'], 'GPU')} takes {byte_size(content['per_gpu_bytes'])} on each: "
         f"it {fits} into {byte_size(usable)}, {share(content['usable_share'])} of the GPU's memory."
     )
-    yield f"With DDP, a GPU holds the state of at most {billions(content['ddp_wall_params'])} parameters."
+    wall = content["ddp_wall_params"]
+    yield (
+        f"With DDP, a GPU holds the state of at most {billions(wall)} parameters, and the "
+        f"{share(content['usable_share'])} of it that can be used that of {billions(wall * content['usable_share'])}."
+    )
 
 
 def _memory_tables(content: Row) -> Titled:
@@ -177,14 +181,16 @@ _ALGORITHMS = columns("algorithm, steps, busiest rank sends=sent_bytes, time=sec
 
 def _predict_facts(content: Row) -> Iterator[str]:
     yield _training(content, f"{content['gpus']} × {content['gpu']}")
-    fits = "fits" if content["fits"] else "does not fit"
-    rate = content["samples_per_s"]
+    rate, start = content["samples_per_s"], ""
+    if not content["fits"]:
+        yield _unfit(content, content)
+        start = "If there were room, "
     tokens = "" if content["shape"]["layers_of"] else f"{content['tokens_per_s']:,.0f} tokens/s, "
     yield (
-        f"{content['layout']}: {seconds(content['step_s'])} a step, {rate:{',.0f' if rate >= 100 else ',.3g'}} "
+        f"{start}{content['layout']}: {seconds(content['step_s'])} a step, {rate:{',.0f' if rate >= 100 else ',.3g'}} "
         f"samples/s, {tokens}MFU {share(content['mfu'])}; "
-        f"{byte_size(content['per_gpu_bytes'])} on each GPU, which {fits} (micro-batch {content['micro_batch']}, "
-        f"recompute {content['recompute']})."
+        f"{byte_size(content['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])} on each GPU (micro-batch "
+        f"{content['micro_batch']}, recompute {content['recompute']})."
     )
     yield from _expected(content)
     if "training_days" in content:
@@ -196,12 +202,27 @@ def _predict_facts(content: Row) -> Iterator[str]:
     )
 
 
+def _unfit(content: Row, one: Row) -> str:
+    """Return that no plan fits, what the smallest of them takes, and what could help."""
+    usable, total, parts = content["usable_bytes"], one["per_gpu_bytes"], one["per_gpu"]
+    state = sum(size for key, size in parts.items() if key not in ("activation_bytes", "recompute_bytes"))
+    what, helps = "parameters, gradients and optimizer", "more or larger GPUs, --zero 3, or --cpu-offload"
+    if state <= usable:
+        state, what = total - state, "activations"
+        helps = "smaller micro-batches, --recompute full, --attention flash, or GPUs that share layers or samples"
+    none = f"Nothing fits, of {content['tried']:,} ways:" if content["tried"] > 1 else "It does not fit:"
+    return (
+        f"{none} {one.get('label', one['layout'])} takes {byte_size(total)} on each GPU, {byte_size(total - usable)} "
+        f"more than can be used, {byte_size(state)} of it for {what}. What helps: {helps}."
+    )
+
+
 def _expected(content: Row) -> Iterator[str]:
     """Yield between which lengths a step of its kind was published, if runs of its kind were."""
     if found := content["expected"]:
         yield (
             f"Expect {seconds(found['low_s'])} to {seconds(found['high_s'])}: of {found['runs']} published runs of its "
-            f"kind ({found['kind']}), eight of ten were within this range of their prediction."
+            f"kind ({found['kind']}), eight of ten were within this range of what is predicted without their source."
         )
 
 
@@ -334,10 +355,7 @@ def _advise_facts(content: Row) -> Iterator[str]:
             f"step, {rate}, MFU {share(best['mfu'])}; {plan}."
         )
     else:
-        yield (
-            f"Nothing fits. Nearest is {best['label']}: {plan}, {byte_size(best['over_bytes'])} too much. More GPUs, "
-            "larger ones, or fewer tokens at once."
-        )
+        yield _unfit(content, best)
     if content["tied"]:
         simplest = content["simplest"]
         simpler = "" if simplest == best["label"] else f" The simplest of these is {simplest}."

@@ -16,8 +16,8 @@ from dptrace.simulate.explanation import Cell, Explanation, Message, State, Step
 
 
 _IDLE, _ON = "·", "─"
-_NARROW, _WIDE = 2, 4
-"""Columns of the terminal for one unit of time."""
+_NARROW = 2
+"""Columns of the terminal for one unit of time, at least."""
 
 
 def chart_lines(explanation: Explanation, width: int) -> Iterator[str]:
@@ -30,7 +30,7 @@ def chart_lines(explanation: Explanation, width: int) -> Iterator[str]:
     margin = max(map(len, names)) + 2
     units = math.ceil(max(one.end for one in work))
     longest = max(len(one.label) / (one.end - one.start) for one in work)
-    cell = min(max(_NARROW, math.ceil(longest) + 1), _WIDE) if not several else max(_NARROW, math.ceil(longest) + 1)
+    cell = max(_NARROW, math.ceil(longest) + 1)
     if cell * units > width - margin >= math.ceil(longest) * units:
         cell = math.ceil(longest)
     at_once = max(1, (width - margin) // cell)

@@ -13,7 +13,7 @@ import click
 
 from dptrace.core.files import command_files, ensure_home, unreadable
 from dptrace.core.termination import Terminated, end_on_signals, end_retries
-from dptrace.core.units import sanitize
+from dptrace.core.units import nearest, sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
 
@@ -146,11 +146,7 @@ class LazyGroup(click.Group):
 
 
 def _unknown_command(name: str) -> str:
-    from difflib import get_close_matches
-
-    nearest = get_close_matches(name, COMMANDS, 1, cutoff=0.5)
-    suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return f"No such command {sanitize(name)!r}.{suggestion} The commands are {', '.join(COMMANDS)}."
+    return f"No such command {sanitize(name)!r}.{nearest(name, COMMANDS)} The commands are {', '.join(COMMANDS)}."
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -597,7 +597,7 @@ def _expert_balance(context: Context) -> Answer:
     shape = context.plan.shape
     if shape.experts == 1:
         return None
-    part = shape.expert_flops / shape.layer_flops
+    part = shape.expert_layers * shape.mixed_flops[1] / shape.layer_flops
     return found(0.25 * part * context.now.step.compute_s, status="keep", part=part)
 
 

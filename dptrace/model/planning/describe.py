@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from dptrace.core.numbers import COUNT, Number
-from dptrace.core.units import plural
+from dptrace.core.units import nearest, plural
 from dptrace.errors import UsageError
 from dptrace.model.gpu_peaks import Gpu, gpu_named, table_rows
 from dptrace.model.training.communication import BETWEEN, WITHIN, Link, Network, reached_link, within_and_between
@@ -166,7 +166,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("--recompute-every chooses layers to recompute: add --recompute full, half or selective.")
         if self.cpu_offload and not self.hardware.host:
             raise UsageError(f"--cpu-offload: the {self.hardware.name} and its CPU have one memory. Leave it out.")
-        if self.cpu_offload and self.strategy in ("ddp", "zero1", "zero2"):
+        if self.cpu_offload and (self.strategy in ("ddp", "zero1", "zero2") or self.zero in (0, 1, 2)):
             raise UsageError(NOT_SHARDED)
         if (self.query_rank or self.rope_width) and not self.kv_rank:
             raise UsageError("--query-rank and --rope-width are of latent attention; add --kv-rank.")
@@ -180,7 +180,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(takes, Number):
                 takes.check(value, f"--{name.replace('_', '-')}")
             elif value not in takes:
-                raise UsageError(f"--{name} {value}: choose from {', '.join(takes)}.")
+                known = nearest(str(value), takes)
+                raise UsageError(f"--{name} {value}: is not known.{known} Choose from {', '.join(takes)}.")
 
     def _check_experts(self) -> None:
         """Refuse parts of a mixture of experts without experts, and more than there are."""
@@ -293,10 +294,13 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         replicas = gpus // (tensor * stages)
         expert = (self.ep or math.gcd(experts, replicas)) if strategy == "ep" or self.ep else 1
         whole = self._with_experts(replicas, tensor)
-        if whole % expert or experts % expert:
+        alone = strategy == "ep" and expert == 1 and not self.ep
+        if whole % expert or experts % expert or alone:
             more = "; --expert-tp 1 adds those that split layers" if tensor > 1 and not self.expert_tp else ""
+            some = "" if alone else f"{expert} of "
             raise UsageError(
-                f"{plural(experts, 'expert')} can't be spread over {expert} of {plural(whole, 'GPU')}{more}."
+                f"{plural(experts, 'expert')} can't be spread over {some}{plural(whole, 'GPU')}, which must divide "
+                f"them{more}."
             )
         stage = _zero_stage(strategy, self.zero)
         shards = _shards(strategy, stage, replicas, node, self.shards)

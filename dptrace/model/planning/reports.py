@@ -158,6 +158,7 @@ def memory_report(description: Description) -> dict[str, Any]:
     each, shape, memory = plan.state, plan.shape, plan.memory
     state = each.total * shape.parameters
     whole = msgspec.structs.replace(plan.activation_plan, tensor=1, sequence=False)
+    rows, absent = _strategies(description)
     content = {
         "schema": SCHEMA,
         "kind": "memory",
@@ -175,8 +176,8 @@ def memory_report(description: Description) -> dict[str, Any]:
         "host_bytes": memory.host_bytes,
         "gpus_for_state": gpus_for_state(state, plan.gpu.memory_bytes),
         "ddp_wall_params": ddp_wall(plan.gpu.memory_bytes, each.total),
-        "strategies": _strategies(description),
-        "assumptions": [line for line in description.assumptions() if not line.startswith("Batch")],
+        "strategies": rows,
+        "assumptions": [*(line for line in description.assumptions() if not line.startswith("Batch")), *absent],
     }
     rounded: dict[str, Any] = whole_bytes(content)
     return rounded
@@ -195,9 +196,10 @@ def _memory_plan(description: Description, layout: Layout, recompute: str) -> Pl
     return description.plan(layout, max(batch // whole, 1) * whole, size, recompute)
 
 
-def _strategies(description: Description) -> list[dict[str, Any]]:
-    """List what each strategy takes on a GPU; of two names of one layout, the first."""
+def _strategies(description: Description) -> tuple[list[dict[str, Any]], list[str]]:
+    """List what each strategy takes on a GPU, of two names of one layout the first, and why others can't be had."""
     rows: dict[str, dict[str, Any]] = {}
+    absent = []
     for name in STRATEGIES:
         if name == "ep" and description.experts == 1:
             continue
@@ -205,7 +207,8 @@ def _strategies(description: Description) -> list[dict[str, Any]]:
             layout = description.layout(name)
             plans = {recompute: _memory_plan(description, layout, recompute) for recompute in RECOMPUTE}
             plans["none"].check()
-        except UsageError:
+        except UsageError as error:
+            absent.append(f"--strategy {name} is not listed: {error}")
             continue
         row = {
             "strategy": name,
@@ -215,7 +218,7 @@ def _strategies(description: Description) -> list[dict[str, Any]]:
             "fits": {recompute: plan.fits for recompute, plan in plans.items()},
         }
         rows.setdefault(layout.name, row)
-    return list(rows.values())
+    return list(rows.values()), absent
 
 
 # dptrace predict
@@ -241,6 +244,7 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
         "kind": "predict",
         **_training(description, plan),
         **_timed(description, best),
+        "usable_bytes": USABLE * plan.gpu.memory_bytes,
         "links": [_link_dict(link) for link in (plan.network.within, plan.network.between)],
         **_predicted(best, tokens),
         "expected": expected_error(plan, step.step_s),

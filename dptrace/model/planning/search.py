@@ -148,12 +148,22 @@ def _indivisible(description: Description, refused: Sequence[UsageError]) -> str
             f"None of {len(refused)} ways to train on {gpus} can run: {reasons}. A --batch that is a multiple of "
             f"{description.gpus} can be divided on every layout."
         )
-    given = {f"--{name.replace('_', '-')}": getattr(description, name) for name in _DEGREES}
-    degrees = " and ".join(f"{option} {degree}" for option, degree in given.items() if degree)
+    given = {name: getattr(description, name) for name in _DEGREES if getattr(description, name)}
+    chosen = {"tp": ("tp",), "pp": ("pp",), "3d": ("tp", "pp")}.get(description.strategy or "", ())
+    degrees = " and ".join(f"--{name.replace('_', '-')} {degree}" for name, degree in given.items())
+    rules = {
+        "tp": f"--tp the {plural(shape.heads, 'head')}",
+        "cp": f"--cp the {plural(shape.sequence, 'token')} of a sample",
+        "pp": f"--pp at most the {plural(shape.layers, 'layer')}",
+        "ep": f"--ep the {plural(shape.experts, 'expert')}",
+        "expert_tp": "--expert-tp those of --tp",
+    }
+    sharded = (
+        "; --zero and --shards need GPUs that the other degrees leave" if {"zero", "shards"} & given.keys() else ""
+    )
     return (
-        f"{degrees or description.strategy or 'No strategy'}: no plan on {gpus} has it. The degrees must divide the "
-        f"GPUs, --tp the {plural(shape.heads, 'head')} and --cp the {plural(shape.sequence, 'token')} too; --pp is at "
-        f"most the {plural(shape.layers, 'layer')}; --zero and --shards need GPUs that the other degrees leave."
+        f"{degrees or f'--strategy {description.strategy}'}: no plan on {gpus} has it. The degrees must divide the GPUs"
+        f"{''.join(f', {rule}' for name, rule in rules.items() if name in {*given, *chosen})}{sharded}."
     )
 
 
@@ -228,7 +238,7 @@ def _of_strategy(description: Description, strategy: str) -> list[Layout]:
         divides = not shape.heads % layout.tensor and layout.stages <= shape.layers
         if not several or (splits and staged and divides):
             found.append(layout)
-    if not found and refused:
+    if refused and not several:
         raise refused
     return found
 
@@ -286,7 +296,8 @@ def _shared(
         return
     whole = replicas * tensor // (description.expert_tp or tensor)
     spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, whole))
-    for zero, shards in _shardings(replicas, stages, local, schedule):
+    shardings = [(3, 1)] if description.cpu_offload and replicas == 1 else _shardings(replicas, stages, local, schedule)
+    for zero, shards in shardings:
         whole = zero < 3 and (description.shards or description.cpu_offload)
         if whole or description.zero not in (None, zero) or description.shards not in (None, shards):
             continue

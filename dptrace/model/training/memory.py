@@ -296,6 +296,7 @@ def stage_memories(
     plan: ActivationPlan,
     micro_batch: float,
     micro_batches: int = 1,
+    offload: bool = False,
 ) -> list[GpuMemory]:
     """Return what a GPU of the first stage holds, and one of the last, which is the fullest or the one with most state.
 
@@ -304,6 +305,7 @@ def stage_memories(
         plan: what is kept of a layer; its ``tensor`` and ``sequence`` are taken from the layout.
         micro_batch: samples in a micro-batch.
         micro_batches: micro-batches in a step.
+        offload: whether the state is in the CPU's memory, from which all of it is gathered.
     """
     plan = msgspec.structs.replace(plan, tensor=layout.tensor, sequence=layout.sequence)
     whole = msgspec.structs.replace(plan, recompute="none")
@@ -324,7 +326,7 @@ def stage_memories(
         state = _sharded(each, common, layout, layout.shards)
         state = state.plus(_sharded(each, experts, layout, layout.expert_shards))
         moment = max(backward, forward + loss_bytes(shape, micro_batch, plan)) if last else backward
-        whole_bytes = _gathered(shape, each, layout, common + experts, micro_batches)
+        whole_bytes = _gathered(shape, each, layout, common + experts, micro_batches, offload)
         found.append(GpuMemory(state, whole_bytes, kept, moment, flight))
     return found
 
@@ -346,7 +348,9 @@ def _sharded(each: StateBytes, parameters: float, layout: Layout, shards: int) -
     return each.times(*(parameters / by for by in divide))
 
 
-def _gathered(shape: ModelShape, each: StateBytes, layout: Layout, held: float, micro_batches: int) -> float:
+def _gathered(
+    shape: ModelShape, each: StateBytes, layout: Layout, held: float, micro_batches: int, offload: bool
+) -> float:
     """Return what is there in whole for a while, of a GPU that holds *held* parameters before sharding.
 
     As PyTorch's ``fully_shard`` does it: both ends stay gathered for the step; of layers there are two, the buffer of
@@ -355,11 +359,11 @@ def _gathered(shape: ModelShape, each: StateBytes, layout: Layout, held: float, 
     """
     if layout.zero == 2 and layout.reduced_together > 1:
         return held / layout.virtual_stages * each.gradients
-    if layout.zero < 3 or layout.shards == 1:
+    if layout.zero < 3 or (layout.shards == 1 and not offload):
         return 0.0
     # Experts that are not sharded are there anyway.
     experts = shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
-    experts = experts if layout.expert_shards > 1 else 0.0
+    experts = experts if layout.expert_shards > 1 or offload else 0.0
     layer = (shape.dense_layer_parameters / layout.tensor + experts / layout.expert_split) * shape.scale
     passing = layer * (each.parameters + each.gradients)
     if layout.stages > 1:

@@ -73,6 +73,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         stages = self.layout.stages
         return math.ceil(self.shape.layers / stages) * stages / self.shape.layers
 
+    @cached_property
+    def stage(self) -> tuple[int, int]:
+        """Return the layers of the stage that takes longest, and how many of them have experts.
+
+        Dense layers come first, so some stages have none of them.
+        """
+        shape, layers = self.shape, math.ceil(self.shape.layers / self.layout.stages)
+        most = min(layers, shape.expert_layers)
+        longer = shape.dense_flops > sum(shape.mixed_flops)
+        return layers, max(0, layers - shape.dense_layers) if longer else most
+
     @property
     def recomputed_share(self) -> float:
         """Return the share of the layers that are recomputed, if any are."""
@@ -95,7 +106,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def held(self) -> list[GpuMemory]:
         """Return what a GPU of the first and of the last stage holds, with what may be in the CPU's memory."""
         return stage_memories(
-            self.shape, self.state, self.layout, self.activation_plan, self.micro_batch, self.micro_batches
+            self.shape,
+            self.state,
+            self.layout,
+            self.activation_plan,
+            self.micro_batch,
+            self.micro_batches,
+            self.offload,
         )
 
     @cached_property

@@ -164,14 +164,21 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.parameters / self.shape_parameters
 
     @property
-    def expert_flops(self) -> float:
-        """Forward operations of one token in its experts of all layers, without the shared ones."""
-        return 2 * self.all_expert_parameters * self.top_k / self.experts * self.scale
+    def dense_flops(self) -> float:
+        """Forward operations of one token in the matrices of a layer without experts."""
+        return 2 * self.common_parameters(1, 1) * self.scale
+
+    @property
+    def mixed_flops(self) -> tuple[float, float]:
+        """Forward operations of one token in a layer with experts: in what every token uses, and in its experts."""
+        experts = 2 * self.expert_parameters * self.top_k if self.experts > 1 else 0.0
+        return 2 * self.dense_layer_parameters * self.scale, experts * self.scale
 
     @property
     def layer_flops(self) -> float:
         """Forward operations of one token in the matrices of all layers."""
-        return 2 * self.common_parameters(self.layers, self.dense_layers) * self.scale + self.expert_flops
+        common = 2 * self.common_parameters(self.layers, self.dense_layers) * self.scale
+        return common + self.expert_layers * self.mixed_flops[1]
 
     @property
     def half_flops(self) -> float:
@@ -250,6 +257,11 @@ class LayerStack(ModelShape, frozen=True, kw_only=True, dict=True):
     def head_flops(self) -> float:
         """None: the last layer is one as the others."""
         return 0.0
+
+    @property
+    def dense_flops(self) -> float:
+        """Forward operations of a sample in a layer, in the mean."""
+        return self.flops / self.layers
 
     @property
     def half_flops(self) -> float:

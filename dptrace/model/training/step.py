@@ -100,13 +100,15 @@ def _work(plan: Plan) -> _Work:
     split, narrow = plan.layout.expert_split, _INNER * shape.mlp * shape.hidden / (shape.mlp + shape.hidden)
     rows = plan.tokens * shape.top_k * split / tensor
     inside = plan.share or matmul_share(gpu, shape, split, rows, number_type, narrow)
-    dense, experts = (shape.layer_flops - shape.expert_flops) / share, shape.expert_flops / inside
-    layers, head = (dense + experts) / peak, shape.head_flops / share / peak
+    (longest, mixed), (common, routed) = plan.stage, shape.mixed_flops
+    dense = (longest - mixed) * shape.dense_flops + mixed * common
+    layers, head = (dense / share + mixed * routed / inside) / peak, shape.head_flops / share / peak
     attention = shape.attention_flops / share / peak
     if plan.flash and not plan.share:
         half = min(peak, gpu.peak("bf16" if "bf16" in gpu.peaks.tflops else "fp16"))
         attention = shape.attention_flops / 2 / gpu.flash / half
-    tokens = plan.batch * shape.sequence * plan.balance / plan.layout.gpus
+    attention, head = attention * longest / shape.layers, head * longest / shape.layers
+    tokens = plan.batch * shape.sequence / (plan.layout.replicas * tensor)
     products = tokens * (3 * (layers + head) + again * layers)
     whole = products + tokens * (3 + scores) * attention
     return _Work(products, whole - products, tokens * (layers + head + attention) / whole)
@@ -261,17 +263,26 @@ def _copies(plan: Plan) -> Iterator[Traffic]:
 
 
 def _tensor(plan: Plan) -> Iterator[Traffic]:
-    """Yield two all-reduces of the activations in a layer's forward and two in its backward; recomputation repeats."""
-    layout, shape = plan.layout, plan.shape
-    layers = shape.layers / layout.stages * plan.balance
-    calls = layers * plan.micro_batches * _passes(plan)
+    """Yield two all-reduces of the activations in a layer's forward and two in its backward; recomputation repeats.
+
+    One is of the attention, one of the MLP. Experts that are split otherwise than layers gather what was sent to them
+    among the GPUs that split them, and nothing where they are whole.
+    """
+    layout, shape, (layers, mixed) = plan.layout, plan.shape, plan.stage
     size = plan.tokens * shape.hidden * PRECISIONS[plan.precision].activation_bytes
+    apart = layout.expert_split < layout.tensor
+    inside = layers if not apart or shape.shared_experts else layers - mixed
+    messages = [("activations", size, (layers + inside) / 2, layout.tensor)]
+    if apart:
+        messages.append(("tokens of experts", size * shape.top_k * layout.expert_split / layout.tensor, mixed / 2,
+                         layout.expert_split))  # fmt: skip
     hides = "layers" if "tp" in OVERLAPPED[plan.overlapped] else ""
-    if layout.sequence:
-        for kind in ("all_gather", "reduce_scatter"):
-            yield _one(plan, f"activations ({kind.replace('_', '-')})", kind, size, calls, layout.tensor, 1, hides)
-    else:
-        yield _one(plan, "activations", "all_reduce", size, calls, layout.tensor, 1, hides)
+    kinds = ("all_gather", "reduce_scatter") if layout.sequence else ("all_reduce",)
+    for what, part, pairs, ranks in messages:
+        calls = pairs * plan.micro_batches * _passes(plan)
+        for kind in kinds:
+            name = f"{what} ({kind.replace('_', '-')})" if layout.sequence else what
+            yield _one(plan, name, kind, part, calls, ranks, 1, hides)
 
 
 def _passes(plan: Plan) -> float:
@@ -285,7 +296,7 @@ def _context(plan: Plan) -> Iterator[Traffic]:
     Ring attention (arXiv 2310.01889): each part visits the other GPUs while they compute with the one before it.
     """
     layout, shape = plan.layout, plan.shape
-    layers = shape.layers / layout.stages * plan.balance
+    layers = plan.stage[0]
     size = plan.tokens * shape.ring_width / layout.tensor * PRECISIONS[plan.precision].activation_bytes
     # Forward once, again where it is repeated, and in backward the parts and their gradients.
     calls = layers * plan.micro_batches * (layout.context - 1) * (_passes(plan) - 2) / 2
@@ -300,7 +311,7 @@ def _experts(plan: Plan) -> Iterator[Traffic]:
     if not shape.expert_layers:
         return
     size = plan.tokens * shape.top_k / layout.tensor * shape.hidden * PRECISIONS[plan.precision].activation_bytes
-    calls = shape.expert_layers / layout.stages * plan.balance * plan.micro_batches * _passes(plan)
+    calls = plan.stage[1] * plan.micro_batches * _passes(plan)
     hides = "layers" if "ep" in OVERLAPPED[plan.overlapped] else ""
     far = min(1.0, plan.expert_nodes / shape.top_k) if plan.expert_nodes else 1.0  # a node gets each token once
     name = "tokens to experts and back"
@@ -387,15 +398,15 @@ def predict_step(plan: Plan) -> StepPrediction:
     peak = layout.gpus * plan.gpu.peak(PRECISIONS[plan.precision].compute)
     launches = _launch_seconds(plan, messages)
     compute = max(work.seconds, launches)
-    rooms = {
-        "forward": compute * work.forward,
-        "backward": compute * (1 - work.forward),
-        "attention": work.attention,
-        "layers": compute,
-    }
     blocking = sum(one.seconds for one in messages if not one.hides)
     updates = sum(one.seconds for one in messages if one.what.startswith("updated parameters"))
-    left = {phase: _not_hidden(plan, messages, phase, room) for phase, room in rooms.items()}
+    # What hides a layer's own messages hides no other: attention first, then all of the layer, then the phases.
+    left, free = {}, compute
+    for phase in ("attention", "layers"):
+        left[phase] = _not_hidden(plan, messages, phase, min(work.attention, free) if phase == "attention" else free)
+        free -= sum(one.seconds for one in messages if one.hides == phase) - left[phase]
+    for phase, part in (("forward", work.forward), ("backward", 1 - work.forward)):
+        left[phase] = _not_hidden(plan, messages, phase, free * part)
     in_pipeline = compute + blocking - updates + left["attention"] + left["layers"]
     bubble = bubble_share(layout.schedule, layout.stages, plan.micro_batches, layout.virtual_stages) or 0.0
     bubble_s = in_pipeline * bubble / (1 - bubble)
@@ -430,8 +441,8 @@ def _launch_seconds(plan: Plan, messages: tuple[Traffic, ...]) -> float:
     """Return the time that a host takes to launch what a GPU computes and sends in a step: small models wait for it."""
     shape, layout = plan.shape, plan.layout
     of_expert = EXPERT_OPERATORS.get(PRECISIONS[plan.precision].compute, _EXPERT_OPERATORS)
-    experts = math.ceil(shape.expert_layers / layout.stages) * shape.experts / layout.expert * of_expert
-    computed = (math.ceil(shape.layers / layout.stages) * shape.operators + experts) * plan.micro_batches
+    experts = plan.stage[1] * shape.experts / layout.expert * of_expert
+    computed = (plan.stage[0] * shape.operators + experts) * plan.micro_batches
     return LAUNCH_S * (computed + STEP_OPERATORS + sum(one.calls for one in messages))
 
 

@@ -107,7 +107,7 @@ def test_help_lists_each_verb_once_under_the_heading_of_its_group() -> None:
     ("line", "code", "facts"),
     [
         ("--version", 0, (__version__,)),
-        ("analyse", 2, ("Did you mean 'analyze'?", *COMMANDS)),
+        ("analyse", 2, ("Did you mean analyze?", *COMMANDS)),
         # A missing file is the same mistake everywhere; one that an option names may be wrong use.
         *(
             (f"{verb} none.json", 1, MISSING)

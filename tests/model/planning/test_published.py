@@ -21,27 +21,22 @@ def runs() -> Any:
 
 
 def test_each_kind_is_off_by_as_much_as_the_answers_say(runs: Any) -> None:
-    """Medians: dense in 16 bits below 8 %, float8 15 %, experts 25 %; each answer's range holds 80 % of its kind."""
+    """Medians with a run's source left out: 16 bits below 8 %, float8 15 %, experts 25 %; ranges hold 80 % then."""
     found = SCRIPT["kinds"](runs)
-    most = {"dense in 16 bits": 0.08, "dense in float8": 0.15, "mixture of experts": 0.25, "long samples": 0.2}
+    most = {"dense in 16 bits": 0.08, "dense in float8": 0.15, "mixture of experts": 0.25, "long samples": 0.45}
+    page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
 
-    assert found == KINDS, "run python docs/make_published.py, and write what it prints to planning/published.py"
-    assert most.keys() == found.keys()
-    for name, kind in found.items():
-        own = [run.layout for run in runs if run.layout and kind_name(run.layout.plan.plan) == name]
-        inside = [one for one in own if kind.low <= 1 / (1 + one.error) <= kind.high]
-        assert len(own) == kind.runs >= 15
-        assert kind.median <= most[name]
-        assert len(inside) >= 0.8 * len(own)
-
-
-def test_errors_with_a_source_left_out_are_those_of_the_page() -> None:
-    """The script computes them, which takes as long as ten such tests; answers have what it wrote."""
-    page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8").split("<!-- left out -->")[1]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if " of " in line]
-    found = {row[0]: float(row[2].removesuffix(" %")) / 100 for row in rows if row[0] in KINDS}
-
-    assert {name: pytest.approx(kind.left_out, abs=0.005) for name, kind in KINDS.items()} == found
+    kinds = {name: one.kind for name, one in found.items()}
+    assert kinds == KINDS, "run python docs/make_published.py, and write what it prints to planning/published.py"
+    assert SCRIPT["left_out"](found) in page
+    assert most.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        own = [run for run in runs if run.layout and kind_name(run.layout.plan.plan) == name]
+        inside = [ratio for ratio in found[name].ratios if kind.low <= ratio <= kind.high]
+        assert len(own) == len(found[name].ratios) == kind.runs >= 15
+        assert kind.left_out <= most[name]
+        assert kind.median <= min(most[name], 0.2)
+        assert len(inside) >= 0.8 * kind.runs
 
 
 def test_no_run_is_far_off_without_a_reason(runs: Any) -> None:
