@@ -326,7 +326,7 @@ def stage_memories(
         state = _sharded(each, common, layout, layout.shards)
         state = state.plus(_sharded(each, experts, layout, layout.expert_shards))
         moment = max(backward, forward + loss_bytes(shape, micro_batch, plan)) if last else backward
-        whole_bytes = _gathered(shape, each, layout, common + experts, micro_batches, offload)
+        whole_bytes = _gathered(shape, each, layout, (common, experts), micro_batches, offload)
         found.append(GpuMemory(state, whole_bytes, kept, moment, flight))
     return found
 
@@ -349,27 +349,29 @@ def _sharded(each: StateBytes, parameters: float, layout: Layout, shards: int) -
 
 
 def _gathered(
-    shape: ModelShape, each: StateBytes, layout: Layout, held: float, micro_batches: int, offload: bool
+    shape: ModelShape, each: StateBytes, layout: Layout, held: tuple[float, float], micro_batches: int, offload: bool
 ) -> float:
-    """Return what is there in whole for a while, of a GPU that holds *held* parameters before sharding.
+    """Return what is there in whole for a while, of a GPU that holds common parameters and experts before sharding.
 
     As PyTorch's ``fully_shard`` does it: both ends stay gathered for the step; of layers there are two, the buffer of
     one that arrives, and the gradients of one. In a pipeline all stay gathered between micro-batches, whose gradients
     add up in float32; if there is one micro-batch for each stage, one virtual stage after the other.
     """
     if layout.zero == 2 and layout.reduced_together > 1:
-        return held / layout.virtual_stages * each.gradients
-    if layout.zero < 3 or (layout.shards == 1 and not offload):
+        return sum(held) / layout.virtual_stages * each.gradients
+    if layout.zero < 3:
         return 0.0
-    # Experts that are not sharded are there anyway.
+    # What is not sharded is there anyway.
+    common, routed = (shards > 1 or offload for shards in (layout.shards, layout.expert_shards))
     experts = shape.experts * shape.expert_parameters / layout.expert if shape.experts > 1 else 0.0
-    experts = experts if layout.expert_shards > 1 or offload else 0.0
-    layer = (shape.dense_layer_parameters / layout.tensor + experts / layout.expert_split) * shape.scale
+    layer = common * shape.dense_layer_parameters / layout.tensor * shape.scale
+    layer += routed * min(held[1], experts / layout.expert_split * shape.scale)
     passing = layer * (each.parameters + each.gradients)
     if layout.stages > 1:
         together = layout.virtual_stages if micro_batches <= layout.stages else 1
-        return passing + held * (each.parameters + max(4.0, each.gradients) / together)
-    ends = (shape.embedding_parameters + shape.head_parameters) / layout.tensor * shape.scale
+        whole = common * held[0] + routed * held[1]
+        return passing + whole * (each.parameters + max(4.0, each.gradients) / together)
+    ends = common * (shape.embedding_parameters + shape.head_parameters) / layout.tensor * shape.scale
     return passing + (ends + 2 * layer) * each.parameters
 
 

@@ -49,6 +49,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Which messages that layers wait for are cut, so that products run meanwhile: one of OVERLAPPED."""
     expert_nodes: int | None = None
     """Nodes to which the experts of a token are limited; None: not at all."""
+    first: bool = False
+    """Whether its first stage is the one that counts, which has the dense layers of a mixture."""
     bucket_bytes: float = 25 * (1 << 20)
     """DDP's bucket; the last one has nothing left to hide behind."""
 
@@ -75,14 +77,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def stage(self) -> tuple[int, int]:
-        """Return the layers of the stage that takes longest, and how many of them have experts.
-
-        Dense layers come first, so some stages have none of them.
-        """
+        """Return the layers of the longest stage, and how many of them have experts: as many as can, or the first's."""
         shape, layers = self.shape, math.ceil(self.shape.layers / self.layout.stages)
-        most = min(layers, shape.expert_layers)
-        longer = shape.dense_flops > sum(shape.mixed_flops)
-        return layers, max(0, layers - shape.dense_layers) if longer else most
+        return layers, min(max(0, layers - shape.dense_layers) if self.first else layers, shape.expert_layers)
 
     @property
     def recomputed_share(self) -> float:

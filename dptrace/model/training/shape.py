@@ -125,10 +125,12 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def mlp_width(self) -> float:
         """Width inside the MLPs of a token, in the mean over the layers."""
-        if self.experts == 1:
-            return self.mlp
-        inner = self.expert_layers * (self.top_k + self.shared_experts) * self.mlp
-        return (inner + self.dense_layers * (self.dense_mlp or self.mlp)) / self.layers
+        return self.inner_widths(self.layers, self.expert_layers) / self.layers
+
+    def inner_widths(self, layers: float, mixed: float) -> float:
+        """Widths inside the MLPs of a token in some layers, of which *mixed* have experts, together."""
+        experts = mixed * (self.top_k + self.shared_experts) * self.mlp
+        return experts + (layers - mixed) * (self.dense_mlp if self.experts > 1 and self.dense_mlp else self.mlp)
 
     @property
     def embedding_parameters(self) -> float:
@@ -180,12 +182,10 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         common = 2 * self.common_parameters(self.layers, self.dense_layers) * self.scale
         return common + self.expert_layers * self.mixed_flops[1]
 
-    @property
-    def half_flops(self) -> float:
-        """Forward operations of one token in every second matrix of all layers: keys, output, and the MLP's second."""
-        return (
-            2 * self.hidden * (self.key_value_width + self.attention_width + self.mlp_width) * self.layers * self.scale
-        )
+    def half_flops(self, layers: float, mixed: float) -> float:
+        """Forward operations of one token in every second matrix of some layers: keys, output, and the MLP's second."""
+        widths = layers * (self.key_value_width + self.attention_width) + self.inner_widths(layers, mixed)
+        return 2 * self.hidden * widths * self.scale
 
     @property
     def up_flops(self) -> float:
@@ -263,10 +263,9 @@ class LayerStack(ModelShape, frozen=True, kw_only=True, dict=True):
         """Forward operations of a sample in a layer, in the mean."""
         return self.flops / self.layers
 
-    @property
-    def half_flops(self) -> float:
-        """Forward operations of a sample in half of the layers."""
-        return self.flops / 2
+    def half_flops(self, layers: float, mixed: float) -> float:
+        """Forward operations of a sample in half of some layers."""
+        return self.dense_flops * layers / 2
 
     @property
     def attention_flops(self) -> float:
@@ -439,6 +438,6 @@ def hardware_flops(shape: ModelShape, samples: float, recompute: str = "none", s
     """
     tokens = samples * shape.sequence
     layers = shape.layer_flops + shape.attention_flops
-    half = shape.half_flops + shape.attention_flops
+    half = shape.half_flops(shape.layers, shape.expert_layers) + shape.attention_flops
     repeated = {"none": 0.0, "selective": shape.attention_flops, "half": half, "full": layers}[recompute]
     return model_flops(shape, samples) + share * repeated * tokens

@@ -92,16 +92,17 @@ def _work(plan: Plan) -> _Work:
     shape, gpu, tensor = plan.shape, plan.gpu, plan.layout.tensor
     number_type = PRECISIONS[plan.precision].compute
     peak = gpu.peak(number_type)
-    part = {"half": shape.half_flops, "selective": shape.up_flops}.get(plan.recompute, 0.0) / shape.layer_flops
-    again = (1.0 if plan.recompute == "full" else part) * plan.recomputed_share
+    (longest, mixed), (common, routed) = plan.stage, shape.mixed_flops
+    dense = (longest - mixed) * shape.dense_flops + mixed * common
+    part = {"half": shape.half_flops(longest, mixed), "selective": shape.up_flops * longest / shape.layers}
+    again = part.get(plan.recompute, 0.0) / (dense + mixed * routed)
+    again = (1.0 if plan.recompute == "full" else again) * plan.recomputed_share
     # FlashAttention repeats its scores in any case; what else selective recomputation repeats is elementwise.
     scores = plan.recomputed_share * (plan.recompute == "full" or (plan.recompute != "none" and not plan.flash))
     share = plan.share or matmul_share(gpu, shape, tensor, plan.tokens, number_type)
     split, narrow = plan.layout.expert_split, _INNER * shape.mlp * shape.hidden / (shape.mlp + shape.hidden)
     rows = plan.tokens * shape.top_k * split / tensor
     inside = plan.share or matmul_share(gpu, shape, split, rows, number_type, narrow)
-    (longest, mixed), (common, routed) = plan.stage, shape.mixed_flops
-    dense = (longest - mixed) * shape.dense_flops + mixed * common
     layers, head = (dense / share + mixed * routed / inside) / peak, shape.head_flops / share / peak
     attention = shape.attention_flops / share / peak
     if plan.flash and not plan.share:
@@ -393,7 +394,13 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict_step(plan: Plan) -> StepPrediction:
-    """Compute the parts of a step."""
+    """Compute the parts of a step, of a mixture whose first layers are dense by the stage that takes longest."""
+    mixed = plan.layout.stages > 1 and plan.shape.dense_layers > 0
+    stages = [plan, *([msgspec.structs.replace(plan, first=True)] if mixed else [])]
+    return max(map(_step, stages), key=lambda step: step.step_s)
+
+
+def _step(plan: Plan) -> StepPrediction:
     layout, work, messages = plan.layout, _work(plan), traffic(plan)
     peak = layout.gpus * plan.gpu.peak(PRECISIONS[plan.precision].compute)
     launches = _launch_seconds(plan, messages)
