@@ -275,7 +275,7 @@ _PREDICTED_STEP = {
     "step_s compute_s bubble_s optimizer_s communication_s exposed_s ideal_exposed_s serial_step_s ideal_step_s": float,
     "assumed_share_of_peak model_flops": float, **_RATES, "training_days?": float,
 }
-_EXPECTED = {"kind": str, "runs": int, "median_error low_s high_s": float}
+_EXPECTED = {"kind": str, "runs": int, "median_error left_out_error low_s high_s": float}
 _ROOFLINE = {
     "sent_bytes bytes_per_s ridge ccr ratio efficiency": float, "link regime advice": str,
     "critical_batch? crossover_bytes?": float | None,

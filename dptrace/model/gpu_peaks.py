@@ -142,7 +142,7 @@ def gpu_named(text: str, number_type: str = "bf16") -> Gpu:
 def _described(text: str, number_type: str) -> Gpu:
     """Return a GPU by its name and its three numbers."""
     name, *words = text.split(":")
-    if len(words) != len(_FIELDS):
+    if not name or len(words) != len(_FIELDS):
         raise UsageError(
             f"--gpu {text}: give a name and {len(_FIELDS)} numbers, {', '.join(_FIELDS)}: mine:120:24:900."
         )
@@ -154,7 +154,7 @@ def _described(text: str, number_type: str) -> Gpu:
             raise UsageError(f"--gpu {text}: {word!r} is no number of {field}.") from None
         Number(1e-3, 1e9).check(values[-1], f"--gpu {text}: {field}")
     half = values[0] / 2 if number_type == "fp8" else values[0]
-    peak = GpuPeak(name or "GPU", "", {"bf16": half, number_type: values[0]}, values[2] / 1e3, 0, "as given")
+    peak = GpuPeak(name, "", {"bf16": half, number_type: values[0]}, values[2] / 1e3, 0, "as given")
     return Gpu(peak, values[1] * 1e9, "pcie4", "eth-100")
 
 

@@ -11,6 +11,15 @@ from dptrace.viewers.base.table import TextTable
 Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], str]]
 """Headings, and what returns the cell of a row."""
+HELD = {
+    "parameters_bytes": "parameters",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer state and master weights",
+    "gathered_bytes": "gathered parameters",
+    "activation_bytes": "activations",
+    "recompute_bytes": "recomputed, its gradients, or the loss",
+}
+"""The parts of what a GPU holds."""
 
 
 def table_of(rows: Sequence[Row], columns: Columns, words: int = 1, note: str = "") -> TextTable:

@@ -22,6 +22,7 @@ from dptrace.viewers.base.marks import (
     time_axis,
 )
 from dptrace.viewers.base.theme import IDLE, PART_COLORS
+from dptrace.viewers.planning.cells import HELD
 
 _STEP = (
     ("compute_s", "computation", PART_COLORS[Part.BACKWARD]),
@@ -29,14 +30,8 @@ _STEP = (
     ("optimizer_s", "optimizer", PART_COLORS[Part.OPTIMIZER]),
     ("exposed_s", "exposed communication", PART_COLORS[Part.EXPOSED_COMM]),
 )
-_MEMORY = (
-    ("parameters_bytes", "parameters", "#0072B2"),
-    ("gradients_bytes", "gradients", "#D55E00"),
-    ("optimizer_bytes", "optimizer", "#E69F00"),
-    ("gathered_bytes", "gathered parameters", "#CC79A7"),
-    ("activation_bytes", "activations", "#009E73"),
-    ("recompute_bytes", "recomputed, its gradients, or the loss", "#999999"),
-)
+_HELD_COLORS = ("#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#009E73", "#999999")
+_MEMORY = tuple((*held, color) for held, color in zip(HELD.items(), _HELD_COLORS, strict=True))
 _ROW, _BAR = 30.0, 18.0
 """Heights of a row and of the bar in it, in pixels."""
 _LIMIT = "#57606A"

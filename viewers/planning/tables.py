@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dptrace.core.units import MINUS, byte_size, duration, plural, share
 from dptrace.simulate.explanation import megabytes
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.planning.cells import Columns, Row, billions, cell, columns, seconds, table_of
+from dptrace.viewers.planning.cells import HELD, Columns, Row, billions, cell, columns, seconds, table_of
 
 Titled = Iterator[tuple[str, TextTable]]
 
@@ -57,16 +57,6 @@ def _tokens(content: Row, shown: Columns) -> Columns:
 # dptrace predict --memory
 
 
-_HELD = {
-    "parameters_bytes": "parameters",
-    "gradients_bytes": "gradients",
-    "optimizer_bytes": "optimizer state and master weights",
-    "gathered_bytes": "gathered parameters",
-    "activation_bytes": "activations",
-    "recompute_bytes": "recomputed, its gradients, or the loss",
-}
-
-
 def _memory_facts(content: Row) -> Iterator[str]:
     """Yield the state, the activations, and whether they fit."""
     each = content["bytes_per_parameter"]
@@ -99,7 +89,7 @@ def _memory_facts(content: Row) -> Iterator[str]:
 
 def _memory_tables(content: Row) -> Titled:
     total, parts = content["per_gpu_bytes"], content["per_gpu"]
-    rows = [(name, byte_size(parts[key]), share(parts[key] / total)) for key, name in _HELD.items() if parts[key]]
+    rows = [(name, byte_size(parts[key]), share(parts[key] / total)) for key, name in HELD.items() if parts[key]]
     rows.append(("together", byte_size(total), ""))
     if content["host_bytes"]:
         rows.append(("in the CPU's memory, for each GPU", byte_size(content["host_bytes"]), ""))
@@ -206,24 +196,35 @@ def _unfit(content: Row, one: Row) -> str:
     """Return that no plan fits, what the smallest of them takes, and what could help."""
     usable, total, parts = content["usable_bytes"], one["per_gpu_bytes"], one["per_gpu"]
     state = sum(size for key, size in parts.items() if key not in ("activation_bytes", "recompute_bytes"))
-    what, helps = "parameters, gradients and optimizer", "more or larger GPUs, --zero 3, or --cpu-offload"
-    if state <= usable:
+    helps = ["more or larger GPUs"]
+    if state > usable:
+        what = "parameters, gradients and optimizer"
+        helps += ["--cpu-offload"] if parts["optimizer_bytes"] else []
+    else:
         state, what = total - state, "activations"
-        helps = "smaller micro-batches, --recompute full, --attention flash, or GPUs that share layers or samples"
-    none = f"Nothing fits, of {content['tried']:,} ways:" if content["tried"] > 1 else "It does not fit:"
+        helps += ["--micro-batch 1"] if one["micro_batch"] > 1 else []
+        helps += ["--recompute full"] if one["recompute"] != "full" else ["shorter samples"]
+    if content["tried"] > 1:
+        none = f"Nothing fits, of {content['tried']:,} ways:"
+    else:
+        none = "It does not fit:"
+        helps += ["or another strategy: without --strategy, all are compared"]
     return (
         f"{none} {one.get('label', one['layout'])} takes {byte_size(total)} on each GPU, {byte_size(total - usable)} "
-        f"more than can be used, {byte_size(state)} of it for {what}. What helps: {helps}."
+        f"more than can be used, {byte_size(state)} of it for {what}. What can help: {', '.join(helps)}."
     )
 
 
 def _expected(content: Row) -> Iterator[str]:
     """Yield between which lengths a step of its kind was published, if runs of its kind were."""
-    if found := content["expected"]:
-        yield (
-            f"Expect {seconds(found['low_s'])} to {seconds(found['high_s'])}: of {found['runs']} published runs of its "
-            f"kind ({found['kind']}), eight of ten were within this range of what is predicted without their source."
-        )
+    found = content["expected"]
+    yield (
+        f"Expect {seconds(found['low_s'])} to {seconds(found['high_s'])}: of {found['runs']} published runs of its "
+        f"kind ({found['kind']}), eight of ten were within this range of what is predicted without their source, in "
+        f"the median {share(found['left_out_error'])} off."
+        if found
+        else "How far this is off is unknown: no run of its kind is published."
+    )
 
 
 def _predict_tables(content: Row) -> Titled:

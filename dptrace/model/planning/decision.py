@@ -159,8 +159,9 @@ def _replicates(description: Description, found: Sequence[Candidate]) -> Questio
     value = plan.state.total * plan.shape.parameters
     state = f"{byte_size(value)} of state"
     if whole is None:
-        answer = "no: not enough samples"
-        numbers = f"{state}; the batch can't be divided among {plural(plan.layout.gpus, 'GPU')}"
+        why = f"the batch can't be divided among {plural(plan.layout.gpus, 'GPU')}"
+        answer = "no: it is offloaded" if description.cpu_offload else "no: not enough samples"
+        numbers = f"{state}; {'the CPU has it' if description.cpu_offload else why}"
     else:
         activations, value = whole.memory_bytes - whole.plan.memory.state.total, whole.memory_bytes
         numbers = (

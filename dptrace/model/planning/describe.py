@@ -35,6 +35,21 @@ MODELS = {row["name"]: row for row in table_rows("models.csv")}
 _OF_EXPERTS = ("shared_experts", "dense_layers", "dense_mlp", "expert_nodes")
 NOT_SHARDED = "--cpu-offload is for sharded parameters: add --strategy fsdp, hsdp or --zero 3."
 """Why parameters that each GPU holds whole are not offloaded."""
+_OF_SHAPE = ("experts", *_OF_EXPERTS[:3], "head_width", "query_rank", "kv_rank", "rope_width")
+"""Parts that a shape has by the same names, where what is not given is 0."""
+_OF_PLAN = {"master_weights": "master", "mfu": "share"} | {
+    name: name
+    for name in (
+        "precision",
+        "optimizer",
+        "gradient_bytes",
+        "recompute_every",
+        "fused_loss",
+        "overlapped",
+        "expert_nodes",
+    )
+}
+"""Parts that a plan has as they are given, and what they are called there."""
 _PARTS_OF = {"experts": ("top_k", *_OF_EXPERTS), "kv_rank": ("query_rank", "rope_width")}
 """What a named model has along with a part: without that part, it has none of these."""
 _OF_DECODERS = (
@@ -227,6 +242,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) != OPTIONS[name][1]:
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{option}: is of a decoder; --layers-of describes the whole model. Leave one out.")
+        if (self.tp or 1) > 1 or self.strategy in ("tp", "3d"):
+            raise UsageError("Tensor parallelism splits decoders only; --layers-of describes other layers.")
 
     def shape(self) -> ModelShape:
         """Return the model's shape; of parameters and a part of the shape, the rest is derived.
@@ -238,25 +255,16 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     def decoder(self, layers: int, hidden: int, heads: int | None = None) -> ModelShape:
         """Return a shape with what the description says beside its depth and width."""
+        own = {name: getattr(self, name) or 0 for name in _OF_SHAPE}
+        own |= {
+            "key_value_heads": self.kv_heads,
+            "counted": self.params,
+            "top_k": self.top_k if self.experts > 1 else 1,
+        }
+        words = self.vocab or (32_000 if self.family == "llama" else 51_200)
+        heads, mlp, family = self.heads or heads, self.mlp, self.family
         return decoder_shape(
-            layers,
-            hidden,
-            heads=self.heads or heads,
-            key_value_heads=self.kv_heads,
-            mlp=self.mlp,
-            vocabulary=self.vocab or (32_000 if self.family == "llama" else 51_200),
-            sequence=self.seq,
-            family=self.family,
-            experts=self.experts,
-            top_k=self.top_k if self.experts > 1 else 1,
-            shared_experts=self.shared_experts,
-            dense_layers=self.dense_layers,
-            dense_mlp=self.dense_mlp or 0,
-            head_width=self.head_width or 0,
-            query_rank=self.query_rank,
-            kv_rank=self.kv_rank,
-            rope_width=self.rope_width,
-            counted=self.params,
+            layers, hidden, heads=heads, mlp=mlp, vocabulary=words, sequence=self.seq, family=family, **own
         )
 
     def network(self) -> Network:
@@ -348,19 +356,11 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             network=self.network(),
             batch=batch,
             micro_batch=micro_batch,
-            precision=self.precision,
-            optimizer=self.optimizer,
-            master=self.master_weights,
-            gradient_bytes=self.gradient_bytes,
             recompute=recompute,
-            recompute_every=self.recompute_every,
             offload=self.cpu_offload and layout.zero == 3,
             flash=self.attention == "flash",
             dropout=self._has_dropout(),
-            fused_loss=self.fused_loss,
-            share=self.mfu,
-            overlapped=self.overlapped,
-            expert_nodes=self.expert_nodes,
+            **{part: getattr(self, name) for name, part in _OF_PLAN.items()},
         )
 
     def _has_dropout(self) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.units import plural, share
 from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack
@@ -63,18 +62,5 @@ def expected_error(plan: Plan, step_s: float) -> dict[str, Any] | None:
     if name is None:
         return None
     kind = KINDS[name]
-    return {"kind": name, "runs": kind.runs, "median_error": kind.median, "low_s": kind.low * step_s,
-            "high_s": kind.high * step_s}  # fmt: skip
-
-
-def error_sentence(plan: Plan) -> str:
-    """Return how far predictions of its kind are off."""
-    name = kind_name(plan)
-    if name is None:
-        return "How far this prediction is off is unknown, because no run of its kind is published."
-    kind = KINDS[name]
-    return (
-        f"Of {plural(kind.runs, 'published run')} of the same kind ({name}), steps took {kind.low:g} to {kind.high:g} "
-        f"times as long as predicted in eight of ten, by constants that their source had no part in; the median error "
-        f"is then {share(kind.left_out)}, and with all sources {share(kind.median)}."
-    )
+    return {"kind": name, "runs": kind.runs, "median_error": kind.median, "left_out_error": kind.left_out,
+            "low_s": kind.low * step_s, "high_s": kind.high * step_s}  # fmt: skip

@@ -182,20 +182,14 @@ def measured_scaling(step: MeasuredStep, counts: tuple[int, ...]) -> list[dict[s
         weak = step_bounds(step.compute_s, communication, step.rest_s)
         strong = step_bounds(whole / ranks, communication, step.rest_s)
         alone = step.compute_s + step.rest_s
-        rows.append(
-            {
-                "gpus": ranks,
-                "communication_s": communication,
-                "weak_serial_s": weak.serial_s,
-                "weak_overlapped_s": weak.overlapped_s,
-                "weak_samples_per_s": step.samples / step.ranks * ranks / weak.overlapped_s,
-                "weak_efficiency": alone / weak.overlapped_s,
-                "strong_serial_s": strong.serial_s,
-                "strong_overlapped_s": strong.overlapped_s,
-                "strong_samples_per_s": step.samples / strong.overlapped_s,
-                "strong_efficiency": (whole + step.rest_s) / ranks / strong.overlapped_s,
-                "amdahl_ceiling": amdahl_ceiling(fraction, ranks),
-                "gustafson_efficiency": gustafson_efficiency(serial, ranks),
-            }
-        )
+        row: dict[str, Any] = {"gpus": ranks, "communication_s": communication}
+        for name, bounds, samples, ideal_s in (
+            ("weak", weak, step.samples / step.ranks * ranks, alone),
+            ("strong", strong, step.samples, (whole + step.rest_s) / ranks),
+        ):
+            row |= {f"{name}_serial_s": bounds.serial_s, f"{name}_overlapped_s": bounds.overlapped_s}
+            row[f"{name}_samples_per_s"] = samples / bounds.overlapped_s
+            row[f"{name}_efficiency"] = ideal_s / bounds.overlapped_s
+        row["amdahl_ceiling"] = amdahl_ceiling(fraction, ranks)
+        rows.append(row | {"gustafson_efficiency": gustafson_efficiency(serial, ranks)})
     return rows

@@ -15,7 +15,7 @@ from dptrace.errors import UsageError
 from dptrace.model.planning.checks import check_dict, described_checks
 from dptrace.model.planning.decision import Decision, decide, step_levels
 from dptrace.model.planning.describe import NOT_SHARDED, OPTIONS, Description
-from dptrace.model.planning.published import KINDS, error_sentence, expected_error, kind_name
+from dptrace.model.planning.published import KINDS, expected_error, kind_name
 from dptrace.model.planning.search import Candidate, rank, search, searched, shortlist
 from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
 from dptrace.model.training.communication import (
@@ -258,7 +258,6 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
         "assumptions": [
             *description.assumptions(),
             *_assumed(plan, step, description),
-            error_sentence(plan),
             *([searched(description, len(compared))] if len(compared) > 1 else []),
         ],
     }
@@ -467,7 +466,7 @@ def advice_report(description: Description) -> dict[str, Any]:
             *_sharded_notes(plan),
             searched(free, len(found)),
             *_assumed_links(description),
-            f"{error_sentence(plan)} Smaller differences do not rank plans.",
+            "Differences that are smaller than the error of predictions do not rank plans.",
             "Gains are of one change each, on the plan of the checklist; they do not add up.",
         ],
     }

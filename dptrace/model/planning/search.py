@@ -146,15 +146,16 @@ def _indivisible(description: Description, refused: Sequence[UsageError]) -> str
         reasons = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
         return (
             f"None of {len(refused)} ways to train on {gpus} can run: {reasons}. A --batch that is a multiple of "
-            f"{description.gpus} can be divided on every layout."
+            f"{description.gpus * (description.micro_batch or 1)} can be divided on every layout."
         )
     given = {name: getattr(description, name) for name in _DEGREES if getattr(description, name)}
     chosen = {"tp": ("tp",), "pp": ("pp",), "3d": ("tp", "pp")}.get(description.strategy or "", ())
     degrees = " and ".join(f"--{name.replace('_', '-')} {degree}" for name, degree in given.items())
+    chunks = f" × {description.virtual_stages} virtual stages" if description.schedule == "interleaved" else ""
     rules = {
         "tp": f"--tp the {plural(shape.heads, 'head')}",
         "cp": f"--cp the {plural(shape.sequence, 'token')} of a sample",
-        "pp": f"--pp at most the {plural(shape.layers, 'layer')}",
+        "pp": f"--pp{chunks} at most the {plural(shape.layers, 'layer')}",
         "ep": f"--ep the {plural(shape.experts, 'expert')}",
         "expert_tp": "--expert-tp those of --tp",
     }

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dptrace.core.numbers import COUNT, Number
+from dptrace.core.units import nearest
 from dptrace.errors import UsageError
 from dptrace.model.collectives import (
     ALGORITHMS,
@@ -75,8 +76,8 @@ def parse_link(text: str) -> Link:
         BANDWIDTH_GBPS.check(gb_per_s, f"--link {text.strip()}: bandwidth in GB/s")
         return Link(text.strip(), latency_us * 1e-6, gb_per_s * 1e9)
     if text.strip().lower() not in SHORT_NAMES:
-        names = ", ".join(SHORT_NAMES)
-        raise UsageError(f"--link {text}: choose from {names}, or give latency and bandwidth: 5us:12.5GB/s.")
+        names = f"{nearest(text, SHORT_NAMES)} Choose from {', '.join(SHORT_NAMES)}"
+        raise UsageError(f"--link {text}: is not known.{names}, or give latency and bandwidth: 5us:12.5GB/s.")
     known = interconnect_named(text)
     return Link(known.name, known.alpha_s, known.bytes_per_s)
 
@@ -273,18 +274,8 @@ def level(link: Link, peak_flops: float, ratio_of_step: float, samples: float) -
     ridge = peak_flops / link.bytes_per_s
     ratio = ratio_of_step / ridge
     _, regime, advice = next(known for known in REGIMES if ratio < known[0])
-    return RooflineLevel(
-        link.name,
-        link.bytes_per_s,
-        ridge,
-        ratio_of_step,
-        ratio,
-        regime,
-        advice,
-        min(1.0, ratio),
-        samples / ratio,
-        crossover_bytes(link),
-    )
+    about, reached = (link.name, link.bytes_per_s, ridge, ratio_of_step, ratio, regime, advice), min(1.0, ratio)
+    return RooflineLevel(*about, reached, samples / ratio, crossover_bytes(link))
 
 
 def crossover_bytes(link: Link) -> float:
@@ -350,13 +341,7 @@ def message_costs(network: Network, size: float, ranks: int, gamma_s_per_byte: f
 
 def _link(link: Link, size: float) -> dict[str, Any]:
     regime = MESSAGE_REGIMES[0] if size < crossover_bytes(link) else MESSAGE_REGIMES[1]
-    return {
-        "name": link.name,
-        "alpha_s": link.alpha_s,
-        "bytes_per_s": link.bytes_per_s,
-        "crossover_bytes": crossover_bytes(link),
-        "regime": regime,
-    }
+    return msgspec.to_builtins(link) | {"crossover_bytes": crossover_bytes(link), "regime": regime}
 
 
 def _collective(kind: str, link: Link, size: float, ranks: int, gamma: float) -> dict[str, Any]:
@@ -428,16 +413,9 @@ def _all_reduce(
 
 def _row(volume: AllReduceVolume, size: float, latency: float, transfer: float, gamma: float) -> dict[str, Any]:
     sent = volume.sent_share * size
-    return {
-        "algorithm": volume.algorithm,
-        "formula": volume.formula,
-        "steps": volume.hops,
-        "sent_bytes": sent,
-        "received_bytes": sent,
-        "busiest_bytes": 2 * sent,
-        "total_bytes": volume.total_share * size,
-        **_terms(latency, transfer, volume.adds * size * gamma),
-    }
+    about = {"algorithm": volume.algorithm, "formula": volume.formula, "steps": volume.hops}
+    about |= {"sent_bytes": sent, "received_bytes": sent, "busiest_bytes": 2 * sent}
+    return about | {"total_bytes": volume.total_share * size} | _terms(latency, transfer, volume.adds * size * gamma)
 
 
 def _levels(volume: AllReduceVolume, network: Network, size: float, ranks: int) -> tuple[float, float]:
