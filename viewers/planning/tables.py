@@ -100,7 +100,9 @@ def _memory_tables(content: Row) -> Titled:
 
     shown = columns(f"on {plural(content['gpus'], 'GPU')}=layout, state=state_bytes")
     shown |= {"recompute none": kept("none"), **{kind: kept(kind) for kind in ("selective", "half", "full")}}
-    yield "By strategy", table_of(content["strategies"], shown, note="* fits into a GPU.")
+    some = any(any(row["fits"].values()) for row in content["strategies"])
+    note = "* fits into a GPU." if some else "None fits into a GPU."
+    yield "By strategy", table_of(content["strategies"], shown, note=note)
 
 
 def _recorded_memory_tables(content: Row) -> Titled:
@@ -360,9 +362,11 @@ def _advise_facts(content: Row) -> Iterator[str]:
     if content["tied"]:
         simplest = content["simplest"]
         simpler = "" if simplest == best["label"] else f" The simplest of these is {simplest}."
-        error = share(content["expected"]["median_error"]) if content["expected"] else "5 %"
-        yield f"Within the prediction's error of {error}: {', '.join(content['tied'])}.{simpler}"
-    yield from _expected(content)
+        found = content["expected"]
+        near = f"the prediction's error of {share(found['median_error'])}" if found else "5 %"
+        yield f"Within {near}: {', '.join(content['tied'])}.{simpler}"
+    if best["fits"]:
+        yield from _expected(content)
     yield _tree(content)
     if own := content["plan"]:
         fits = "fits" if own["fits"] else f"does not fit: {byte_size(own['over_bytes'])} too much"
@@ -397,7 +401,7 @@ def _recorded_advise_facts(content: Row) -> Iterator[str]:
 _ADVISED = columns(
     "plan=label, loses by=loses, recompute, on a GPU=per_gpu_bytes, micro-batch=micro_batch, step=step_ns, "
     "tokens/s=tokens_per_s, MFU=mfu, efficiency"
-) | {"loses by": lambda row: row["loses"] or "the best"}
+) | {"loses by": lambda row: row["loses"] or ("the best" if row["fits"] else "the smallest")}
 
 
 def _advise_tables(content: Row, every: bool) -> Titled:

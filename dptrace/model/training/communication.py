@@ -341,7 +341,8 @@ def message_costs(network: Network, size: float, ranks: int, gamma_s_per_byte: f
 
 def _link(link: Link, size: float) -> dict[str, Any]:
     regime = MESSAGE_REGIMES[0] if size < crossover_bytes(link) else MESSAGE_REGIMES[1]
-    return msgspec.to_builtins(link) | {"crossover_bytes": crossover_bytes(link), "regime": regime}
+    own: dict[str, Any] = msgspec.to_builtins(link)
+    return own | {"crossover_bytes": crossover_bytes(link), "regime": regime}
 
 
 def _collective(kind: str, link: Link, size: float, ranks: int, gamma: float) -> dict[str, Any]:
