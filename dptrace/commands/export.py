@@ -20,15 +20,11 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
 
 
-def _form(suffix: str, about: str) -> Form:
-    return Form(about, (suffix,), lambda make, path: make(path, suffix))
+def _form(suffix: str) -> Form:
+    return Form("a trace", (suffix,), lambda make, path: make(path, suffix))
 
 
-_FORMATS = {
-    "perfetto": _form(".pftrace", "Perfetto's own format"),
-    "chrome-gz": _form(".json.gz", "Chrome trace events, compressed"),
-    "chrome": _form(".json", "Chrome trace events"),
-}
+_FORMATS = {"perfetto": _form(".pftrace"), "chrome-gz": _form(".json.gz"), "chrome": _form(".json")}
 """By the names that --format has."""
 
 
