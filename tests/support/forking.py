@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import runpy
@@ -44,7 +45,10 @@ _PRELOADED = (
     "torch.distributed.pipelining",
     "torch.profiler",
     "numpy",
+    "dptrace.commands.analyze",
+    "dptrace.commands.diff",
     "dptrace.commands.record",
+    "dptrace.commands.view",
     "dptrace.record.recording",
     "dptrace.record.launch.launcher",
     "dptrace.trainers.parts.task",
@@ -68,11 +72,9 @@ def run_python(
         AssertionError: it nearly took as long as a test may; the message ends with the stacks of its processes.
     """
     timeout = 0.9 * limit_s
-    command = [sys.executable, *arguments]
-    if _starter() is None and sys.platform == "linux":
-        _start_starter()
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with _ForkingPopen(command, cwd=cwd, env=env, text=True, **pipes) as process:
+    command = [sys.executable, *arguments]
+    with start_python(*arguments, cwd=cwd, env=env, text=True, **pipes) as process:
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -82,6 +84,13 @@ def run_python(
             err = process.communicate()[1]
             raise AssertionError(f"{command} still ran after {timeout:.1f} s.\n{err}") from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def start_python(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Start Python with these arguments, which are ``-m`` and a module, or a script, as ``Popen`` does."""
+    if _starter() is None and sys.platform == "linux":
+        _start_starter()
+    return _ForkingPopen([sys.executable, *arguments], **options)
 
 
 _COMMAND = """#!{python} -ES
@@ -317,6 +326,7 @@ def _exit_code(arguments: list[str]) -> int:
     is_module = arguments[0] == "-m"
     program, *rest = arguments[is_module:]
     faults.install(rest[0] if program.endswith("start.py") else program)
+    _shorten_epochs(os.environ.get(SAMPLES))
     sys.argv = [program, *rest]
     sys.orig_argv = [sys.executable, *arguments]
     first = os.getcwd() if is_module else os.path.dirname(os.path.abspath(program))
@@ -334,12 +344,27 @@ def _exit_code(arguments: list[str]) -> int:
     return 0
 
 
+SAMPLES = "DPTRACE_TEST_SAMPLES"
+"""The variable that says how many samples a trainer's epoch has, instead of 32,768."""
+
+
+def _shorten_epochs(samples: str | None) -> None:
+    if samples:
+        from dptrace.record.options import validation
+        from dptrace.trainers.parts import models
+
+        for module in (validation, models):
+            vars(module)["SAMPLES"] = int(samples)
+
+
 def _main(descriptor: int) -> None:
     subprocess.Popen = _ForkingPopen  # type: ignore[misc]  # before torchrun's modules keep its name
     for name in _PRELOADED:
         __import__(name)
     threads = os.listdir("/proc/self/task")
     assert 1 == len(threads), f"importing torch has started threads: {threads}"
+    gc.collect()
+    gc.freeze()  # a fork need not go through, and so copy, all that torch's import has made
     _serve(socket.socket(fileno=descriptor))
 
 
