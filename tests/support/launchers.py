@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.support.forking import start_python
 from tests.support.recordings import environment
 
 
@@ -25,8 +26,8 @@ def launched(
 ) -> list[subprocess.CompletedProcess[str]]:
     """Run a command of Python in a process for each rank, with its variables, and return how each ended."""
     tasks = [
-        subprocess.Popen(
-            [sys.executable, *command],
+        start_python(
+            *command,
             cwd=cwd,
             env=environment() | dict(variables),
             stdin=subprocess.DEVNULL,

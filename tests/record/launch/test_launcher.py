@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.forking import start_python
 from tests.support.processes import processes_in
 from tests.support.recordings import dptrace, environment
 from tests.support.silent import SilentReporter
@@ -67,11 +69,12 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def _start(script: Path, how: str, steps: int = 30) -> subprocess.Popen[str]:
+def _start(script: Path, how: str, steps: int = 30, forked: bool = True) -> subprocess.Popen[str]:
     options = ["--gpus", "2", "--warmup", "2", "--steps", str(steps)]
-    command = [sys.executable, "-m", "dptrace", "record", "-q", *options, script.name, how]
+    words = ["-m", "dptrace", "record", "-q", *options, script.name, how]
     with (script.parent / "errors").open("w") as errors:
-        return subprocess.Popen(command, cwd=script.parent, stderr=errors, text=True, env=environment())
+        about: dict[str, Any] = {"cwd": script.parent, "stderr": errors, "text": True, "env": environment()}
+        return start_python(*words, **about) if forked else subprocess.Popen([sys.executable, *words], **about)
 
 
 def _wait_for(path: Path, launcher: subprocess.Popen[str]) -> float:
@@ -141,7 +144,7 @@ def test_torch_is_asked_for_gpus_only_where_there_may_be_one(device: str, may: b
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signals) -> None:
     """Nor a hidden folder; even after SIGKILL no process stays."""
-    launcher = _start(script, "hang")
+    launcher = _start(script, "hang", forked=False)
     _wait_for(script.parent / "dying", launcher)
     assert 4 == len(processes_in(script.parent))
     launcher.send_signal(number)

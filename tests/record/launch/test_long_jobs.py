@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from dptrace.record.failures import STACKS_SIGNAL
+from tests.support.forking import start_python
 from tests.support.processes import processes_in
 from tests.support.recordings import dptrace, environment
 
@@ -52,10 +52,8 @@ class Job:
         self.folder = folder
         (folder / "train.py").write_text(LONG)
         self._log = (folder / "log").open("w")
-        command = [sys.executable, "-m", "dptrace", "record", "--gpus", "2", "--warmup", "2", *options, "-o", "run"]
-        self.process = subprocess.Popen(
-            [*command, "train.py", *filter(None, [argument])], cwd=folder, stderr=self._log, env=environment()
-        )
+        words = ["-m", "dptrace", "record", "--gpus", "2", "--warmup", "2", *options, "-o", "run", "train.py"]
+        self.process = start_python(*words, *filter(None, [argument]), cwd=folder, stderr=self._log, env=environment())
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from dptrace.errors import RecordingError
 from dptrace.record.launch import torchrun
 from dptrace.record.launch.torchrun import EndedElsewhere, wait_for_first_machine
+from tests.support.forking import start_python
 from tests.support.recordings import environment
 
 
@@ -69,8 +69,8 @@ def test_two_machines_record_one_run(tmp_path: Path) -> None:
     what = ["record", "--mode", "hierarchical", "--gpus", "2", "--model", "small", "--batch-size", "64", "-o", "both"]
     less = ["--steps", "2", "--warmup", "2", "--wait", "2"]
     nodes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "dptrace", *what, *less, *where, "--node-rank", str(node)],
+        start_python(
+            *("-m", "dptrace", *what, *less, *where, "--node-rank", str(node)),
             cwd=tmp_path,
             env=environment(),
             stderr=subprocess.PIPE,
