@@ -21,6 +21,7 @@ from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError
 from dptrace.viewers.benchmarks.bench_table import draw_charts
 from tests.support.bench_tables import CSV, WORKSHOP, with_losses
+from tests.support.forking import SAMPLES, start_python
 from tests.support.pictures import png_test
 from tests.support.recordings import dptrace, environment
 
@@ -130,21 +131,21 @@ def test_numbers_of_gpus_are_powers_of_two_by_default() -> None:
         parse_gpu_counts("-2", 8)
 
 
-_SMALL = ("--models", "small", "--modes", "single,naive,ddp", "--gpus", "2", "--epochs", "1", "--batch-size", "16384")
+_SMALL = ("--models", "small", "--modes", "single,naive,ddp", "--gpus", "2", "--epochs", "1", "--batch-size", "1024")
 
 
 def started(folder: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dptrace", "bench", *_SMALL, "--steps", "2", *more]
-    return subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    words = ["-m", "dptrace", "bench", *_SMALL, "--steps", "2", *more]
+    pipe = subprocess.PIPE
+    return start_python(*words, cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.mark.slow
 @pytest.mark.spawn
-def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
+def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM in the second of three runs: the first stays as it was, --resume runs the others, and all are rows."""
     pytest.importorskip("torch")
+    monkeypatch.setenv(SAMPLES, "2048")
     first = started(tmp_path, "--no-record")
     results = tmp_path / "bench" / "results"
     until = time.monotonic() + 120

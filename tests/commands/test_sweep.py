@@ -19,6 +19,7 @@ from dptrace.bench.sweep_points import BUCKET_CAP
 from dptrace.commands import sweep as verb
 from dptrace.commands.shared.main import cli
 from tests.support.cifar10_files import write_binary
+from tests.support.forking import SAMPLES
 from tests.support.links_samples import report_text
 from tests.support.recordings import dptrace
 from tests.support.sweeps import read, result
@@ -186,10 +187,11 @@ def test_force_begins_again_without_the_old_checkpoints(here: Path, ran: list[st
 
 @pytest.mark.slow
 @pytest.mark.spawn
-def test_two_caps_are_swept_on_two_processes(here: Path) -> None:
+def test_two_caps_are_swept_on_two_processes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small MLP: as many all-reduces as the model of buckets says; the parameters are kept."""
     pytest.importorskip("torch")
-    small = ("--model", "small", "--batch-size", "16384", "--gpus", "2", "--steps", "2")
+    monkeypatch.setenv(SAMPLES, "2048")
+    small = ("--model", "small", "--batch-size", "1024", "--gpus", "2", "--steps", "2")
     done = dptrace("sweep", "--bucket-cap-mb", "0.5,4", *small, "-o", "caps", "--json", cwd=here)
 
     content = json.loads(done.stdout)
