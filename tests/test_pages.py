@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
 from tests.model.planning.test_documents import COMMAND, ROWS
+from tests.support.examples import EXAMPLES, small
 from tests.support.forking import folder_of_command
 from tests.support.paths import ROOT
 from tests.support.processes import finished
@@ -57,8 +58,14 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def made(name: str) -> Path:
         here = tmp_path_factory.mktemp("clone")
-        for folder in ("traces", "docs", "trainers"):
+        for folder in ("traces", "trainers"):
             (here / folder).symlink_to(ROOT / folder)
+        (here / "docs" / "examples").mkdir(parents=True)
+        for path in EXAMPLES.glob("*.py"):
+            (here / "docs" / "examples" / path.name).write_text(small(path.name), encoding="utf-8")
+        for path in (ROOT / "docs").iterdir():
+            if path != EXAMPLES:
+                (here / "docs" / path.name).symlink_to(path)
         return here
 
     return lambda page: made("start" if page in START else page)

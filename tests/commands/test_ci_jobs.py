@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from tests.support.examples import small
 from tests.support.forking import folder_of_command
 from tests.support.paths import ROOT
 from tests.support.processes import finished
@@ -32,11 +33,11 @@ GITHUB, GITLAB = (
 def project(tmp_path: Path) -> Path:
     """A repository with a training script, whose branch *slower* sleeps in each step."""
     pytest.importorskip("torch", reason="the jobs record")
-    script = (ROOT / "docs" / "examples" / "train.py").read_text(encoding="utf-8")
+    script = small("train.py")
     git(tmp_path, "init", "-q", "-b", "main")
     for branch, text in (
         ("main", script),
-        ("slower", script.replace("        loss.backward()", "        loss.backward(); import time; time.sleep(0.15)")),
+        ("slower", script.replace("        loss.backward()", "        loss.backward(); import time; time.sleep(0.1)")),
     ):
         git(tmp_path, "checkout", "-q", "-B", branch)
         (tmp_path / "train.py").write_text(text, encoding="utf-8")
