@@ -52,14 +52,12 @@ def test_modules_are_in_every_output(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 def test_a_page_shows_the_step(job: Path, tmp_path: Path) -> None:
-    """Instead of text in the terminal; a second time only with --force."""
+    """Instead of text in the terminal."""
     page = tmp_path / "path.html"
     result = critical_path(job, "--step", "2", "-o", page)
 
     assert 0 == result.exit_code, result.output
     assert '"path":{"step":"ProfilerStep#2"' in page.read_text(encoding="utf-8")
-    assert 2 == critical_path(job, "-o", page).exit_code
-    assert 0 == critical_path(job, "-o", page, "--force").exit_code
 
 
 def test_a_run_without_steps_of_their_own_is_one(tmp_path: Path) -> None:

@@ -56,18 +56,3 @@ def test_the_predicted_run_is_drawn_below_the_measured_one(tmp_path: Path) -> No
     page = (tmp_path / "pair.html").read_text()
     assert "Predicted, not recorded: buckets of 1 MB" in page
     assert "ddp_4mb_cpu_2ranks (predicted)" in page
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (*CAPS, "--csv"),
-        (*CAPS, "--json", "-o", "a.html"),
-        ("--bucket-cap-mb", "4", "--csv", "-o", "a.html"),
-        ("--bucket-cap-mb", "4", "-o", "a.svg"),
-        ("--schedule", "magic"),
-    ],
-)
-def test_wrong_use_is_refused(arguments: tuple[str, ...]) -> None:
-    """Formats that do not fit, a chart of one value, and an unknown schedule: exit code 2."""
-    assert 2 == whatif(*arguments).exit_code
