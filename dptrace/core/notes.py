@@ -24,6 +24,8 @@ LENGTHS = "lengths"
 """The durations of a GPU's work are those that it had."""
 COLLECTIVES = "collectives"
 """Collectives that operators request are recorded."""
+ALL_STEPS = "all steps"
+"""They are recorded in all steps."""
 DEVICE = "device"
 """The device is one whose work dptrace reads."""
 GPU_EVENTS = "GPU events"
@@ -41,6 +43,7 @@ REASONS = {
     RECORDS: "records of work were lost",
     LENGTHS: "durations of work are wrong",
     COLLECTIVES: "the collectives were not recorded",
+    ALL_STEPS: "the collectives of some steps were not recorded",
     DEVICE: "dptrace does not read the device's work",
     GPU_EVENTS: "the GPU's work was not recorded",
     SUMS: "figures contradict each other, which is a fault of dptrace: please report it with the trace",

@@ -27,7 +27,7 @@ from dptrace.load import rank_file
 from dptrace.load.answers import StoredAnswers, identities_of
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
-from dptrace.load.spoiled import only_whole_steps, spoiling, without_ignored, without_ignored_files
+from dptrace.load.spoiled import has_whole_steps, only_whole_steps, spoiling, without_ignored, without_ignored_files
 from dptrace.load.stored_file import RankFile, SharedValues, StoredFile
 from dptrace.load.windows import with_window
 from dptrace.readers.communication import communication_names
@@ -182,6 +182,7 @@ def open_run(
 def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name: str, read_options: ReadOptions) -> Run:
     """Return the run of what was read of its files."""
     _leave_out_cpus(sources, results, read_options.strict)
+    _leave_out_incomplete(sources, results, read_options.strict)
     files, left_out = collect_results(sources, results)
     ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
@@ -235,6 +236,22 @@ def _leave_out_cpus(sources: Sources, results: dict[int, RankFile | DptraceError
         text = (
             f"{sources.files[index].address}: {has}, but other files of the run have GPU work; operators on a CPU are "
             "not compared with kernels. Open it on its own, or record this rank again."
+        )
+        error = TraceError(text)
+        raise_if_required(sources, index, error, strict)
+        results[index] = error
+
+
+def _leave_out_incomplete(sources: Sources, results: dict[int, RankFile | DptraceError], strict: bool) -> None:
+    """Replace files that lack collectives in all steps by an error if others have whole ones: what waits is unknown."""
+    read = {index: file for index, file in results.items() if isinstance(file, RankFile)}
+    if not any(map(has_whole_steps, read.values())):
+        return
+    for index in (index for index, file in read.items() if not has_whole_steps(file)):
+        text = (
+            f"{sources.files[index].address}: it ends in the middle, and each step lacks records of collectives, which "
+            "torch.profiler writes thread by thread: what this rank waits for is unknown. Copy the file again, or "
+            "record again."
         )
         error = TraceError(text)
         raise_if_required(sources, index, error, strict)

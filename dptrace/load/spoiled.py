@@ -92,6 +92,13 @@ def only_whole_steps(file: RankFile) -> tuple[tuple[DeviceFigures, ...], list[No
     return tuple(kept), [Note(text, (listed([*left_out]),), file_name(file.path))] if left_out else []
 
 
+def has_whole_steps(file: RankFile) -> bool:
+    """Whether a device has steps all of whose collectives are recorded, as in a file that is not cut."""
+    timelines = [device.timeline for device in only_whole_steps(file)[0]]
+    incomplete = [one for one in timelines if {*one.windows.names} <= {*one.incomplete_steps} != set()]
+    return not timelines or len(incomplete) < len(timelines)
+
+
 def spoiling(ranks: Sequence[int], files: Sequence[RankFile]) -> list[Note]:
     """Return a note on the few ranks that limit what is said of the others; none where many do.
 

@@ -26,6 +26,8 @@ _MIN_NS = 50_000
 class LevelAbsent(Change, frozen=True):
     """Ranks that were not recorded come to their collectives no later than the last of the recorded ones."""
 
+    at_most: bool = False
+    """Whether their collectives then take no time, where none with all of its ranks shows how long they transfer."""
     collectives: ClassVar[bool] = True
     keeps_tasks: ClassVar[bool] = True
 
@@ -33,8 +35,10 @@ class LevelAbsent(Change, frozen=True):
         return "ranks that were not recorded level with the others"
 
     def apply(self, model: Model) -> Model:
-        edge = model.graph.edge
-        return with_times(model, lag_ns=np.where(edge.of(EdgeKind.PEER), NEVER, edge.lag_ns))
+        edge, transfers, duration_ns = model.graph.edge, model.transfers, model.graph.duration_ns.copy()
+        if self.at_most:
+            duration_ns[transfers.task[transfers.absent & ~transfers.shown]] = 0
+        return with_times(model, duration_ns, np.where(edge.of(EdgeKind.PEER), NEVER, edge.lag_ns))
 
 
 def absent_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:

@@ -15,7 +15,7 @@ from dptrace.analysis.findings.stragglers import measured_waiting
 from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
-from dptrace.replay.absent import absent_ranks
+from dptrace.replay.absent import LevelAbsent, absent_ranks
 from dptrace.replay.counterfactual import GainContext, counterfactual
 from dptrace.replay.gains import GainEstimate, Measurer, late_ranks
 from dptrace.replay.stalls import shared_stalls
@@ -109,7 +109,7 @@ class FindingList:
         late = [self._measured(*one) for one in late_ranks(run, self._measurer)]
         # Once others are gone, ranks that were not recorded would come at other times: what they gain then is unknown.
         least = MIN_SHARE * self._measurer.step_ns
-        absent = [self._measured(*one) for one in absent_ranks(run, self._measurer)]
+        absent = [self._at_most(self._measured(*one)) for one in absent_ranks(run, self._measurer)]
         late += [one for one in absent if not one.is_known or one.alone_ns >= least]
         waiting = list[Finding]()
         if late and not any(one.is_known for one in late):
@@ -222,6 +222,13 @@ class FindingList:
             text = f"Of {counted} counted, {hidden} are hidden behind other work, not on the critical path"
             gain = replace(gain, reason=f"{text}: without them, {estimate.pace()}.")
         return _Change(replace(finding, gain=gain), change, lost_ns)
+
+    def _at_most(self, one: _Change) -> _Change:
+        """Widen the range of a gain without ranks that were not recorded: all that others wait may be for them."""
+        most, gain = self._measurer.measure(LevelAbsent(at_most=True)).gain, one.finding.gain
+        if gain.high_ns is None or most.high_ns is None:
+            return one
+        return one._replace(finding=replace(one.finding, gain=replace(gain, high_ns=max(gain.high_ns, most.high_ns))))
 
     def _cumulative_gains(self, changes: Sequence[_Change], least: float) -> list[int]:
         """Return what each gains once what the list has, and those before it, are gone."""

@@ -151,13 +151,17 @@ class Measurer:
         if replay.held is not None and gained[0].mean() >= _NOTABLE * self.step_ns:
             held = step_lengths(change.apply(replay.held.model), replay.chosen)
             gained.append(self._per_step(replay.held, held))
+        most = list[NDArray[np.float64]]()
+        if replay.early is not None and gained[0].mean() >= _NOTABLE * self.step_ns:
+            early = step_lengths(change.apply(replay.early.model), replay.chosen)
+            most.append(self._per_step(replay.early, early))
         bounded = self._bounded((change,), model, gained[0])
         doubts = replay.doubts_about((change,), bounded.predicted_ns, bounded.least[0], bounded.steady)
         gain = Gain(change.describe(), doubts=tuple(dict.fromkeys(doubt.kind for doubt in doubts)))
         if refused := [doubt.text for doubt in doubts if doubt.refuses]:
             return GainEstimate(replace(gain, reason=refused[0]))
         ns, shorter = bounded.gain_ns, _less(round(self.step_ns) - bounded.predicted_ns, bounded.beyond_ns)
-        low, high = self._range(gained, round(gained[0].mean()), bounded)
+        low, high = self._range(gained, most, round(gained[0].mean()), bounded)
         gain = replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=shorter)
         return GainEstimate(gain, lambda: _pace(model, after.times, bounded))
 
@@ -200,12 +204,23 @@ class Measurer:
         self._known[own] = steady = steady_state(model)
         return steady
 
-    def _range(self, gained: Sequence[NDArray[np.float64]], ns: int, bounded: _Bounded) -> tuple[int, int]:
-        """Return the range of a gain: of the mean over resampled steps, and by the replay's error."""
+    def _range(
+        self,
+        gained: Sequence[NDArray[np.float64]],
+        most: Sequence[NDArray[np.float64]],
+        ns: int,
+        bounded: _Bounded,
+    ) -> tuple[int, int]:
+        """Return the range of a gain: of the mean over resampled steps, and by the replay's error.
+
+        Args:
+            most: what bounds it from above only.
+        """
         ranges, beyond = [mean_range(one - gained[0].mean()) for one in gained], bounded.beyond_ns
+        above = [mean_range(one - gained[0].mean())[1] for one in most]
         error = self.replay.error_ns(max(0, bounded.predicted_ns))
         low = ns + min(low for low, _ in ranges) - error
-        high = ns + max(high for _, high in ranges) + error
+        high = ns + max([*above, *(high for _, high in ranges)]) + error
         return _less(round(low), beyond) if ns < 0 else max(0, round(low) - beyond), _less(round(high), beyond)
 
 

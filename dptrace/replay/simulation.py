@@ -309,10 +309,16 @@ def choose(run: Run, whole: Run) -> StepSelection:
     return _chosen(whole, timelines, steps)
 
 
+def shared_steps(timelines: Sequence[Timeline]) -> list[str]:
+    """Return the steps that all of these have, but for those that have other steps than most."""
+    return _common_steps([timelines[number] for number in with_usual_steps(timelines)])
+
+
 def _common_steps(timelines: Sequence[Timeline]) -> list[str]:
-    """Return the steps that all of these have."""
+    """Return the steps that all of these have, complete."""
     first, *others = (dict.fromkeys(timeline.windows.names) for timeline in timelines)
-    return [name for name in first if all(name in names for names in others)]
+    incomplete = {name for timeline in timelines for name in timeline.incomplete_steps}
+    return [name for name in first if name not in incomplete and all(name in names for names in others)]
 
 
 def _chosen(whole: Run, timelines: tuple[int, ...], steps: Sequence[str]) -> StepSelection:
@@ -445,8 +451,14 @@ def steady_state(model: Model) -> SteadyState:
 
 def _host_step(model: Model, simulation: Simulation) -> int:
     """Return the median step of the slowest host, from mark to mark; 0 without marks."""
-    marks = [process.mark_tasks for process in model.processes if len(process.host.marks)]
-    return _slowest([np.diff(simulation.starts(own)) for own in marks])
+    marked = [process for process in model.processes if len(process.host.marks)]
+    return _slowest([np.diff(simulation.starts(own.mark_tasks))[_complete(model, own.step_names)] for own in marked])
+
+
+def _complete(model: Model, steps: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which steps all ranks have recorded whole; all where there are no such."""
+    shared = np.isin(np.array(steps, object), shared_steps(model.run.timelines))
+    return shared if shared.any() else ~shared
 
 
 def _device_step(model: Model, simulation: Simulation) -> int:
@@ -455,8 +467,10 @@ def _device_step(model: Model, simulation: Simulation) -> int:
     Work that a host without delays launches before the first step is none of the time after it.
     """
     bounds, usual = step_bounds(model, simulation), with_usual_steps(model.run.timelines)
-    lengths = [np.diff(bounds[number]) for number in usual]
-    return max(_slowest(lengths), _slowest([_own_work(model, number, simulation) for number in usual]))
+    complete = [_complete(model, model.run.timelines[number].windows.names) for number in usual]
+    lengths = [np.diff(bounds[number])[own] for number, own in zip(usual, complete, strict=True)]
+    work = [_own_work(model, number, simulation)[own] for number, own in zip(usual, complete, strict=True)]
+    return max(_slowest(lengths), _slowest(work))
 
 
 def _own_work(model: Model, number: int, simulation: Simulation) -> Int64:

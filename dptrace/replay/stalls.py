@@ -6,6 +6,7 @@ its delay, and no part of the stall.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.tasks import KEPT_NS, cut_longest
+from dptrace.replay.simulation import shared_steps
 from dptrace.replay.transforms.pieces import Label, Pieces, pieces_of_host
 from dptrace.replay.transforms.roles import step_starts
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses
@@ -49,8 +51,9 @@ def shared_stalls(run: Run, model: Model, step_ns: float) -> list[Stall]:
         return []
     starts, labels = step_starts(model), dict[Label, int]()
     every = [_pauses(model, rank, times, labels, step_ns) for rank, times in enumerate(starts)]
-    steps = model.processes[0].step_names[: starts.shape[1] - 1]
-    chosen = np.isin(np.array(steps, object), [*run.timelines[0].windows.names])
+    steps = np.array(model.processes[0].step_names[: starts.shape[1] - 1], object)
+    names = {*run.timelines[0].windows.names} & {*shared_steps(model.run.timelines)}
+    chosen = np.isin(steps, [*names])
     found = []
     for number in set.intersection(*map(set, every)):
         own = [pauses[number] for pauses in every]
@@ -67,7 +70,7 @@ def shared_stalls(run: Run, model: Model, step_ns: float) -> list[Stall]:
             for rank, (pauses, total) in enumerate(zip(own, spent, strict=True))
         )
         change = WithoutExcesses("no rank pauses there", tuple(cuts))
-        found.append(Stall(_finding(run, label, before, ns, step_ns), change))
+        found.append(Stall(_finding(run, label, before, steps[chosen].tolist(), ns, step_ns), change))
     return sorted(found, key=lambda stall: -stall.finding.counted_ns)
 
 
@@ -87,14 +90,14 @@ def _shared(rank: int, label: Label, own: Pieces, more: Int64) -> Excess:
     return Excess(rank, -1, *label, own.index, own.twin, cut)
 
 
-def _finding(run: Run, label: Label, before: str, ns: Int64, step_ns: float) -> Finding:
+def _finding(run: Run, label: Label, before: str, names: Sequence[str], ns: Int64, step_ns: float) -> Finding:
     """Describe a stall.
 
     Args:
-        ns: how long all ranks pause in each step.
+        names, ns: the steps, and how long all ranks pause in each.
     """
     cause, what, _ = label
-    names, worst, counted = run.timelines[0].windows.names, int(ns.argmax()), int(ns.mean())
+    worst, counted = int(ns.argmax()), int(ns.mean())
     steps = [names[step] for step in np.flatnonzero(ns >= _NOTABLE * ns.max()).tolist()]
     there = f"Python code in “{what}”" if cause == "python" and what else "nothing is recorded there"
     who = "All ranks pause" if len(run.ranks) > 1 else "The host pauses"

@@ -30,6 +30,7 @@ from dptrace.replay.simulation import (
     choose,
     median_range,
     outcome,
+    shared_steps,
     steady_state,
     timeline_at,
 )
@@ -185,9 +186,14 @@ def transfers_are_unknown(model: Model, changes: Sequence[Change], step_ns: floa
 
 
 def _unsized_ns(model: Model) -> int:
-    """Return how long the collectives took of which neither the peers nor others of their size show the transfer."""
+    """Return how long the collectives took of which neither the peers nor others of their size show the transfer.
+
+    What runs in steps that some rank has not recorded, or not whole, is not asked for.
+    """
     transfers = model.transfers
     unknown = transfers.absent & ~transfers.sized if model.lacks_ranks else transfers.absent
+    steps = np.append(model.run.cross_rank.matches.step, "")[transfers.match]
+    unknown &= (steps == "") | np.isin(steps, shared_steps(model.run.timelines))
     return int(transfers.duration_ns[unknown].sum()) // max(1, len(model.processes))
 
 
@@ -427,6 +433,11 @@ class Replay:
     def held(self) -> Outcome | None:
         """The run as it was, where ranks that were not recorded come as late as they may have; None without any."""
         return outcome(self.model.with_absent_as_late(), self.chosen) if self.model.bounds_absent else None
+
+    @cached_property
+    def early(self) -> Outcome | None:
+        """The run as it was, where ranks that were not recorded never come last; None where they nowhere seem to."""
+        return outcome(self.model.with_absent_early(), self.chosen) if self.model.has_absent_late else None
 
     @cached_property
     def measured(self) -> NDArray[np.int64]:

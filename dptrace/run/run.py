@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
-from dptrace.analysis.per_gpu.split import Split
+from dptrace.analysis.per_gpu.split import Split, unknown_figures
 from dptrace.core.columns import same
 from dptrace.core.table import frame, frame_of, listed_in_docstring
 from dptrace.errors import DptraceError
@@ -111,18 +111,20 @@ class Run:
         """Whether a figure or a cause of idle time is unknown on a rank."""
         return any(split.unknown for split in self.splits)
 
-    def need(self, what: str, *names: str) -> None:
+    def need(self, what: str, *names: str, despite: Collection[str] = ()) -> None:
         """Check that figures or causes of idle time are known on all ranks.
 
         Args:
             what: what is made of them, as the start of a sentence: ``What would change is``.
+            despite: premises that may fail.
 
         Raises:
             DptraceError: one is not; the message says why.
         """
         for split in self.splits:
+            unknown = unknown_figures([premise for premise in split.lacks if premise not in despite])
             for name in names:
-                if why := split.unknown.get(name):
+                if why := unknown.get(name):
                     raise DptraceError(f"{self.path}: {what} unknown, because on rank {split.rank} {why}.")
 
     @property

@@ -13,7 +13,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, mask_of, subtract, union, unique
-from dptrace.core.notes import COLLECTIVES, GPU_EVENTS, LAUNCHES, MARKS, OPERATORS, PHASES_NEED, RECORDS, Note
+from dptrace.core.notes import (
+    ALL_STEPS,
+    COLLECTIVES,
+    GPU_EVENTS,
+    LAUNCHES,
+    MARKS,
+    OPERATORS,
+    PHASES_NEED,
+    RECORDS,
+    Note,
+)
 from dptrace.core.patterns import Patterns
 from dptrace.core.units import plural, share
 from dptrace.errors import TraceError
@@ -34,7 +44,16 @@ from dptrace.timeline.host_events import DeviceWork, host_activity
 from dptrace.timeline.launch_calls import late_starts
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, HostActivity, Kind, Phase, Products, Timeline
 from dptrace.timeline.phase_labels import UNLABELED, Work, label_notes, labeled_phases
-from dptrace.timeline.steps import WRAPPER, CpuSteps, cpu_steps, device_windows, is_recomputed, phases, with_actions
+from dptrace.timeline.steps import (
+    WHOLE_TRACE,
+    WRAPPER,
+    CpuSteps,
+    cpu_steps,
+    device_windows,
+    is_recomputed,
+    phases,
+    with_actions,
+)
 
 _HIDES_PRODUCTS = re.compile("GraphLaunch|triton_tem_")
 """In the names of calls and kernels in place of products of matrices, whose operators are not recorded."""
@@ -363,9 +382,15 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str
     if not len(compute):
         text = "no operators, so what the CPU computed is unknown."
         notes.append(Note(text, file=Path(trace.path).name, kind=RECORDS))
+    incomplete = _without_records(trace, steps, operator) if trace.cut else ()
     if not len(comm) and ((trace.category == Category.CPU_OP) & trace.named(*_REQUESTS)).any():
         text = "operators request collectives, but the trace does not show them: their time is unknown."
         notes.append(Note(text, file=Path(trace.path).name, kind=COLLECTIVES))
+    elif incomplete:
+        text = (
+            "collectives that are requested in {} are in the missing part: these steps are not compared with others'."
+        )
+        notes.append(Note(text, (plural(len(incomplete), "step"),), Path(trace.path).name, ALL_STEPS))
     computed = np.where(is_comm, 0, trace.end_ns[events] - trace.start_ns[events])
     timeline = _timeline(
         trace,
@@ -386,4 +411,19 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, phase_labels: Sequence[str
     )
     host = _host_of(trace, steps, launch, timeline)
     again = ~is_comm & is_recomputed(trace, thread, time)
-    return replace(timeline, recompute=again, host=host, products=_products(trace, steps), host_of=trace.unread_device)
+    return replace(
+        timeline,
+        recompute=again,
+        host=host,
+        products=_products(trace, steps),
+        host_of=trace.unread_device,
+        incomplete_steps=incomplete,
+    )
+
+
+def _without_records(trace: Trace, steps: CpuSteps, requested: Int64) -> tuple[str, ...]:
+    """Return the steps that request collectives without a record; *requested* are the operators of those with one."""
+    named = trace.named(*_REQUESTS) | np.isin(trace.name, trace.name[requested])
+    wanted = np.flatnonzero((trace.category == Category.CPU_OP) & named)
+    step, names = steps.index_at(trace.start_ns[np.setdiff1d(wanted, requested)]), steps.names or (WHOLE_TRACE,)
+    return tuple(names[number] for number in unique(step[step >= 0]).tolist())

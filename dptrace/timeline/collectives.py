@@ -238,7 +238,8 @@ def enqueuing_operator(trace: Trace, comm: Int64) -> Int64:
 
     Each process group has its own queue and threads, and the file does not link events to operators. But among events
     of one kind and element count, the n-th to start is the n-th that was requested, if the recording holds all of
-    both. Where shapes were not recorded, or an operator's differ from gloo's, the kind alone is matched.
+    both. Where shapes were not recorded, or an operator's differ from gloo's, the kind alone is matched. A file that is
+    cut has lost the events of whole threads, in all steps: there, each event is of the last operator before it.
 
     Args:
         comm: indices of gloo's events, ascending.
@@ -253,9 +254,22 @@ def enqueuing_operator(trace: Trace, comm: Int64) -> Int64:
         for work, operators in requested.items():
             positions = np.array(executed.get(work, []), np.int64)
             by = np.array(operators, np.int64)
-            if len(by) == len(positions) and (trace.start_ns[by] <= trace.start_ns[comm[positions]]).all():
+            if trace.cut:
+                positions, by = _last_before(trace, comm, positions, by)
+                operator_of[positions] = by
+            elif len(by) == len(positions) and (trace.start_ns[by] <= trace.start_ns[comm[positions]]).all():
                 operator_of[positions] = by
     return operator_of
+
+
+def _last_before(trace: Trace, comm: Int64, positions: Int64, ops: Int64) -> tuple[Int64, Int64]:
+    """Pair events with the last operator before each; of several with one, the first, while operators are recorded."""
+    start = trace.start_ns[comm[positions]]
+    until = trace.start_ns[trace.thread == trace.thread[ops[-1]]].max()
+    place = np.searchsorted(trace.start_ns[ops], start, side="right") - 1
+    positions, place = (column[(place >= 0) & (start <= until)] for column in (positions, place))
+    place, first = np.unique(place, return_index=True)
+    return positions[first], ops[place]
 
 
 def _grouped(keys: Iterable[Hashable], values: Int64) -> dict[Hashable, list[int]]:

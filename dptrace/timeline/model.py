@@ -307,6 +307,8 @@ class Timeline(msgspec.Struct, frozen=True):
     """What the host called of products of matrices, convolutions and attention; None where the file does not tell."""
     host_of: str = ""
     """Name of the device that a CPU launches work on and whose events are not read; empty where none is known."""
+    incomplete_steps: tuple[str, ...] = ()
+    """The steps that request collectives whose records a cut file has lost."""
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):

@@ -53,6 +53,34 @@ def test_a_straggler_without_a_trace_is_named(tmp_path: Path) -> None:
     assert finding.evidence.rank in run.ranks
 
 
+def test_the_range_without_an_absent_rank_holds_all_waiting(tmp_path: Path) -> None:
+    """Rank 1 is late at each collective and has no trace: rank 0 alone does not show how long a transfer takes."""
+    mesh = Mesh(tp=2, dp=1, late_us={1: 900})
+    true_ns = 1000 * (mesh.step_us() - Mesh(tp=2, dp=1).step_us())
+
+    [finding] = late(dptrace.open(mesh.write(tmp_path / "run", missing=(1,)), cache=False))
+
+    gain = finding.gain
+    assert [1] == finding.evidence.to_dict()["ranks"]
+    assert gain.ns is not None
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
+    assert gain.ns < 0.9 * true_ns
+    assert gain.low_ns <= true_ns <= gain.high_ns
+
+
+def test_an_absent_rank_goes_on_after_a_collective_in_which_it_waited(tmp_path: Path) -> None:
+    """Rank 1 has no trace, waits for rank 0, and is therefore late for rank 3: without rank 0's delay, it is not."""
+    mesh = Mesh(tp=2, dp=2, late_us={0: 900})
+    true_ns = 1000 * (mesh.step_us() - Mesh(tp=2, dp=2).step_us())
+    run = dptrace.open(mesh.write(tmp_path / "run", missing=(1,)), cache=False)
+
+    found = {tuple(one.evidence.to_dict()["ranks"]): one.gain for one in findings_of(run) if one.kind == "straggler"}
+
+    assert found[(0,)].ns == pytest.approx(true_ns, rel=0.1)
+    assert all((gain.marginal_ns or 0) < 0.1 * true_ns for ranks, gain in found.items() if ranks != (0,))
+
+
 def test_steps_that_a_cut_file_lacks_work_of_are_left_out(tmp_path: Path) -> None:
     """The file of rank 2 ends in its last step: that one does not count for it."""
     run = dptrace.open(SLOW.write(tmp_path / "run", cut=(2,)), cache=False)
@@ -60,6 +88,14 @@ def test_steps_that_a_cut_file_lacks_work_of_are_left_out(tmp_path: Path) -> Non
     steps = {timeline.rank: timeline.windows.names for timeline in run.timelines}
 
     assert steps[1][:-1] == steps[2]
+
+
+def test_a_straggler_whose_file_is_cut_is_compared_by_whole_steps(tmp_path: Path) -> None:
+    """The file of rank 5 ends early, so that it has fewer collectives than its peers: still, they run one program."""
+    [finding] = late(dptrace.open(SLOW.write(tmp_path / "run", cut=(5,)), cache=False))
+
+    assert ([5], "compute") == (finding.evidence.to_dict()["ranks"], finding.evidence.to_dict()["cause"])
+    assert finding.gain.ns == pytest.approx(TRUE_NS, rel=0.05)
 
 
 def test_a_rank_can_be_ignored(tmp_path: Path) -> None:

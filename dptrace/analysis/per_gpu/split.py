@@ -36,7 +36,18 @@ from dptrace.core.intervals import (
     union,
     union_all,
 )
-from dptrace.core.notes import COLLECTIVES, DEVICE, GPU_EVENTS, LAUNCHES, LENGTHS, PHASES_NEED, REASONS, RECORDS, SUMS
+from dptrace.core.notes import (
+    ALL_STEPS,
+    COLLECTIVES,
+    DEVICE,
+    GPU_EVENTS,
+    LAUNCHES,
+    LENGTHS,
+    PHASES_NEED,
+    REASONS,
+    RECORDS,
+    SUMS,
+)
 from dptrace.timeline.launch_calls import LAUNCH_NS
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
@@ -61,12 +72,12 @@ SHOWN = (*FIGURES, COMPUTE)
 """The figures and compute."""
 
 _CAUSES_NEED = (LAUNCHES, RECORDS, LENGTHS, DEVICE, GPU_EVENTS)
-_COMM_NEEDS = (RECORDS, LENGTHS, COLLECTIVES, DEVICE, GPU_EVENTS)
+_COMM_NEEDS = (RECORDS, LENGTHS, COLLECTIVES, ALL_STEPS, DEVICE, GPU_EVENTS)
 _NEEDS = dict.fromkeys(PHASES, PHASES_NEED) | {
     "exposed_comm_ns": _COMM_NEEDS,
-    "overlapped_comm_ns": (LENGTHS, COLLECTIVES, DEVICE, GPU_EVENTS),
+    "overlapped_comm_ns": (LENGTHS, COLLECTIVES, ALL_STEPS, DEVICE, GPU_EVENTS),
     "exposed_memory_ns": (RECORDS, LENGTHS, DEVICE, GPU_EVENTS),
-    "idle_ns": (COLLECTIVES, DEVICE, GPU_EVENTS),
+    "idle_ns": (COLLECTIVES, ALL_STEPS, DEVICE, GPU_EVENTS),
 }
 """The premises of each figure; without one that fails, it is known (wall time, compute)."""
 _BOUNDS = {

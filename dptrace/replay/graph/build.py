@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.core.intervals import Int64, median, members, repeated, unique
+from dptrace.core.notes import ALL_STEPS
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -124,9 +125,9 @@ def _ran_throughout(process: Process, kernel: NDArray[np.bool_], interval: Int64
 
 # Collectives as meetings of ranks: one transfer that starts once the last rank has arrived, and ends for all.
 
-_LATE_NS, _UNSTEADY = 5 * US, 0.15
-"""A collective that takes this much longer than its transfer, and by this share, waited for a rank that was not
-recorded."""
+_LATE_NS, _LATE_ON_CPU_NS, _UNSTEADY, _SPREAD = 5 * US, 1_000 * US, 0.15, 0.9
+"""A collective that takes this much longer than its transfer, by this share, and longer than this share of those with
+all their ranks, waited for a rank that was not recorded."""
 _LEFT_EARLY_NS = 100 * US
 """A rank that leaves this long before the last arrives waits for no other: the root of a broadcast, a sender."""
 
@@ -221,7 +222,7 @@ def add_rendezvous(
     absent = (matches.size[known] > np.bincount(instance, minlength=len(known))) | (~matches.complete[known] & partial)
     # The last of the recorded ranks to arrive waits for none of them.
     alone = np.where(matches.synchronizing[known], np.minimum(shortest, longest), longest)
-    usual, sized, shown = _usual_transfer(matches, known, np.minimum(shortest, longest), absent)
+    usual, spread, sized, shown = _usual_transfer(matches, known, np.minimum(shortest, longest), absent)
     # How long a message takes depends on when its peer is ready: one whose peer is unknown takes what it took.
     sized &= matches.synchronizing[known]
     transfer = np.where(absent, np.where(sized, np.minimum(usual, alone), alone), np.minimum(shortest, longest))
@@ -243,7 +244,7 @@ def add_rendezvous(
     )
     for one, from_end in ((waits & own, True), (~waits & own, False)):
         edges.add(member[one], transfers.task[instance[one]], later[one], EdgeKind.RENDEZVOUS, from_end)
-    transfers = _with_peers(edges, transfers, alone)
+    transfers = _with_peers(edges, transfers, alone, spread, matches, on_cpu=on_cpu)
     # On a CPU, a thread leaves a collective only when it gets a core.
     # So it is where the ranks of an all-to-all on GPUs leave at different times.
     first_end = _reduce(np.minimum, np.where(waits, end, np.iinfo(np.int64).max), first)
@@ -332,8 +333,9 @@ def _reduce(function: np.ufunc, values: Int64, first: Int64) -> Int64:
 
 def _usual_transfer(
     matches: Matches, known: Int64, shortest: Int64, absent: NDArray[np.bool_]
-) -> tuple[Int64, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return how long the transfers of collectives like each one take, where it is known, and where all ranks show it.
+) -> tuple[Int64, Int64, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return how long the transfers of collectives like each one take, and how much longer some of these take; where
+    it is known, and where all ranks show it.
 
     That is the median of those with all their ranks, of the same kind and bytes, in groups of one purpose; without any,
     the shortest of the same group.
@@ -349,12 +351,13 @@ def _usual_transfer(
     np.minimum.at(usual, own, shortest)
     usual = usual[own]
     like = _alike(kind, purpose[group] if len(group) else group, size)
-    shown = np.zeros(len(known), np.bool_)
+    shown, spread = np.zeros(len(known), np.bool_), np.zeros(len(known), np.int64)
     for one in unique(like[absent]).tolist():
         alike = like == one
         if (whole := alike & ~absent).any():
             usual[alike & absent], shown[alike] = int(median(shortest[whole])), True
-    return usual, size > 0, shown
+            spread[alike & absent] = int(np.quantile(shortest[whole], _SPREAD)) - usual[alike & absent]
+    return usual, spread, size > 0, shown
 
 
 def _alike(kind: Int64, group: Int64, size: Int64) -> Int64:
@@ -365,22 +368,61 @@ def _alike(kind: Int64, group: Int64, size: Int64) -> Int64:
     return same
 
 
-def _with_peers(edges: Edges, transfers: Transfers, alone: Int64) -> Transfers:
-    """Let the ranks that were not recorded arrive as long after the group's previous collective as they did.
+_FEW_ABSENT = 4
+"""Ranks of a group that were not recorded, at most, for each of which its own previous collective is looked for."""
+
+
+def _previous(matches: Matches, transfers: Transfers, alone: Int64) -> Int64:
+    """Return the transfer after whose end the last rank that was not recorded came to each one, or -1.
+
+    ::
+
+        groups 0 1, 1 3: rank 1 has no trace    rank 0  ░░░░░░░░░┤0 1│
+                                                rank 1  ·········│   └─┤1 3│    it came to rank 3 from rank 0, for
+                                                rank 3  ░░░░░░░░░░░░░░░│   │    which it had waited
+
+    That is the last one of its groups that had ended; where many were not recorded, the last one of the same group.
+    """
+    here = {rank for rank, _ in matches.device_ids}
+    absent = [sorted(set(group.ranks) - here) for group in matches.groups]
+    few = [own if 0 < len(own) <= _FEW_ABSENT else [-1 - number] for number, own in enumerate((*absent, []))]
+    rows = np.flatnonzero(transfers.absent)
+    count = np.array([len(few[group]) for group in transfers.group[rows].tolist()], np.int64)
+    of = np.repeat(rows, count)
+    key = np.array([rank for group in transfers.group[rows].tolist() for rank in few[group]], np.int64)
+    # When the last of the absent ranks came, if others waited for it: as long before the end as the transfer takes.
+    came = np.where(alone > transfers.duration_ns, transfers.end_ns - transfers.duration_ns, transfers.arrived_ns)
+    previous = np.full(len(transfers), -1, np.int64)
+    for one in np.unique(key).tolist():
+        own = of[key == one]
+        own = own[np.argsort(transfers.end_ns[own], kind="stable")]
+        before = np.searchsorted(transfers.end_ns[own], came[own], side="right") - 1
+        before -= (before >= 0) & (own[before] == own)
+        found = np.where(before >= 0, own[before], -1)
+        later = (found >= 0) & (
+            transfers.end_ns[found] > np.where(previous[own] >= 0, transfers.end_ns[previous[own]], 0)
+        )
+        previous[own[later]] = found[later]
+    return previous
+
+
+def _with_peers(
+    edges: Edges, transfers: Transfers, alone: Int64, spread: Int64, matches: Matches, *, on_cpu: bool
+) -> Transfers:
+    """Let the ranks that were not recorded arrive as long after their previous collective as they did.
 
     Where they did not come last, they may have come as late as the last one that is recorded: such an arrival has an
     edge that holds in :meth:`Model.with_absent_as_late` alone.
 
     Args:
         alone: how long the last of the recorded ranks to arrive was in each collective.
+        spread: how much longer than its transfer each one may take without waiting.
     """
-    order = np.lexsort((transfers.arrived_ns, transfers.group))
-    previous = np.full(len(transfers), -1, np.int64)
-    same = transfers.group[order[1:]] == transfers.group[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
+    least_ns = np.maximum(spread, _LATE_ON_CPU_NS if on_cpu else _LATE_NS)
+    previous = _previous(matches, transfers, alone)
     late = alone - transfers.duration_ns
     came = transfers.end_ns - transfers.duration_ns - transfers.end_ns[previous]
-    waited = transfers.absent & (late > np.maximum(_LATE_NS, _UNSTEADY * transfers.duration_ns))
+    waited = transfers.absent & (late > np.maximum(least_ns, _UNSTEADY * transfers.duration_ns))
     linked = transfers.absent & (previous >= 0) & (came >= 0)
     follows = linked & waited
     for one, lag in ((follows, came), (linked & ~waited & transfers.sized, np.full(len(came), NEVER))):
@@ -443,6 +485,22 @@ class Model(msgspec.Struct, frozen=True):
         lags = np.where(edge.of(EdgeKind.PEER) & (edge.lag_ns == NEVER), came, edge.lag_ns)
         return replace(self, graph=replace(graph, edge=replace(edge, lag_ns=lags)))
 
+    @property
+    def has_absent_late(self) -> bool:
+        """Whether ranks that were not recorded seem to have come last somewhere."""
+        edge = self.graph.edge
+        return bool((edge.of(EdgeKind.PEER) & (edge.lag_ns > NEVER)).any())
+
+    def with_absent_early(self) -> Model:
+        """Return the model in which ranks that were not recorded never come last: what seems waiting is transfer."""
+        graph, edge, transfers = self.graph, self.graph.edge, self.transfers
+        duration_ns = graph.duration_ns.copy()
+        own = transfers.task[transfers.absent]
+        took = (transfers.end_ns - transfers.arrived_ns)[transfers.absent]
+        duration_ns[own] = np.maximum(duration_ns[own], took)
+        lags = np.where(edge.of(EdgeKind.PEER), NEVER, edge.lag_ns)
+        return replace(self, graph=replace(graph, duration_ns=duration_ns, edge=replace(edge, lag_ns=lags)))
+
     def with_edges(self, edge: Edge) -> Model:
         """Return the model with other edges between the same tasks."""
         return replace(self, graph=replace(self.graph, **_ordered(edge, self.graph.start_ns)))
@@ -481,7 +539,8 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     run = whole_run(run) if of is None else of.run
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Leave it out.")
-    run.need("What a change would gain is", "exposed_comm_ns", CAUSES[0])
+    # Steps that a rank has not recorded whole are not among those that answers are about.
+    run.need("What a change would gain is", "exposed_comm_ns", CAUSES[0], despite=(ALL_STEPS,))
     # glibc's malloc gives large blocks back to the system, which clears them again for each simulation, unless a larger
     # one was freed before.
     np.empty(_LARGEST_KEPT, np.uint8)

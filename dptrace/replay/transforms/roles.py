@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64, members
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind
+from dptrace.replay.simulation import shared_steps
 from dptrace.timeline.model import Kind
 
 NEVER = np.iinfo(np.int64).max
@@ -119,14 +120,18 @@ def lower_median(total: Int64, count: Int64) -> Int64:
 
 
 def launches(model: Model) -> Int64:
-    """Return when each process launched each matched collective, or NEVER: collectives × processes."""
-    transfers = model.transfers
+    """Return when each process launched each matched collective, or NEVER: collectives × processes.
+
+    Those of steps that some rank has not recorded, or not whole, are left out: programs are compared without them.
+    """
+    transfers, steps = model.transfers, model.run.cross_rank.matches.step
     owner = model.graph.process[transfers.arrival]
     launched = np.full((len(model.run.cross_rank.matches), len(model.processes)), NEVER)
     for index, (process, own) in enumerate(zip(model.processes, members(owner, len(model.processes)), strict=True)):
         by = process.device.launched_by[transfers.arrival[own] - process.interval_tasks[:1].sum()]
         own, by = own[by >= 0], by[by >= 0]
         launched[transfers.match[transfers.instance[own]], index] = process.host.start_ns[by]
+    launched[(steps != "") & ~np.isin(steps, shared_steps(model.run.timelines))] = NEVER
     return launched
 
 

@@ -25,8 +25,9 @@ from dptrace.core.intervals import EMPTY, Int64, members, unique
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind
+from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.tasks import cut_pieces, level_pieces
-from dptrace.replay.simulation import with_times
+from dptrace.replay.simulation import shared_steps, with_times
 from dptrace.replay.transforms.change import Change
 from dptrace.replay.transforms.pieces import (
     MANY,
@@ -175,10 +176,12 @@ def _cuts(model: Model) -> Iterator[_Cuts]:
 
 
 def _cuts_of_all(model: Model, peers: Peers, launched: Int64) -> Iterator[_Cuts]:
+    shared = shared_steps(model.run.timelines)
     for pieces_of in (pieces_of_host, pieces_of_device):
         labels: dict[Label, int] = {MANY: 0}
         pieces = [
-            pieces_of(model, rank, times, labels) for rank, times in zip(peers.processes, peers.times_ns, strict=True)
+            _in_steps(model.processes[rank], shared, pieces_of(model, rank, times, labels))
+            for rank, times in zip(peers.processes, peers.times_ns, strict=True)
         ]
         count = model.ranks[list(peers.processes)]
         if peers.by_step:
@@ -187,6 +190,16 @@ def _cuts_of_all(model: Model, peers: Peers, launched: Int64) -> Iterator[_Cuts]
             steps = max(len(timeline.windows) for timeline in model.run.timelines)
             found = _by_collective(pieces, labels, peers, count, steps)
         yield from _named(list(found), peers, launched, labels)
+
+
+def _in_steps(process: Process, shared: Sequence[str], pieces: Pieces) -> Pieces:
+    """Return the pieces outside of steps that some rank has not recorded, or not whole: waits may be among those."""
+    if {*process.step_names} <= {*shared} or not {*process.step_names} & {*shared}:
+        return pieces
+    starts, names = process.host.start_ns[process.host.marks], np.array([*process.step_names, shared[0]], object)
+    # A pause that ends with a mark is of the step before it.
+    step = np.searchsorted(starts, pieces.at_ns) - 1
+    return pieces.take(np.isin(names[step], shared))
 
 
 _Found = tuple[int, Pieces, Int64, Int64]
@@ -205,14 +218,13 @@ def _by_collective(
     segments = peers.times_ns.shape[1] + 1
     total = np.stack([np.bincount(own.segment, own.length_ns, segments) for own in pieces]).astype(np.int64)
     extra = total - half_of_the_others(total, count)
+    longer = np.where(extra > _MIN_NS, extra, 0)
     steady = _steady_excesses(pieces, labels, total, count, steps)
     if len(pieces) == 2:
         # Late before such a collective, and as much earlier after it: which of two ranks is as it should be?
         steady = {segment: own for segment, own in steady.items() if segment not in set(peers.beside.tolist())}
-    for segment, own, rank in joined(
-        pieces, sorted({*np.flatnonzero((extra > _MIN_NS).any(axis=0)).tolist(), *steady})
-    ):
-        ns = _longer(own, rank, extra[:, segment], len(labels), count, steady.get(segment, {}))
+    for segment, own, rank in joined(pieces, sorted({*np.flatnonzero(longer.any(axis=0)).tolist(), *steady})):
+        ns = _longer(own, rank, longer[:, segment], len(labels), count, steady.get(segment, {}))
         yield segment, *_cut(own, rank, ns, cut_pieces)
 
 
@@ -293,7 +305,7 @@ def _longer(
 
     Args:
         own: the pieces of all ranks, which *rank* tells apart.
-        extra: what each rank takes longer in all.
+        extra: what each rank takes longer in all, or 0 where that does not count.
         labels: number of things that time is spent on.
         count: for how many ranks each is replayed.
         steady: what ranks take longer for one thing in most steps, which others may hide.
@@ -308,7 +320,7 @@ def _longer(
     left = np.maximum(np.maximum(extra, 0) - known.sum(axis=1), 0)
     share = np.minimum(1.0, left / np.maximum(rest.sum(axis=1), 1))
     ns: Int64 = known + np.rint(rest * share[:, None]).astype(np.int64)
-    ns[(extra <= _MIN_NS) & ~known.any(axis=1)] = 0
+    ns[(extra <= 0) & ~known.any(axis=1)] = 0
     return ns
 
 
