@@ -63,6 +63,10 @@ _SHARED = 0.02
 """Least share of a steady excess that the others spend on the same thing: otherwise only its name may differ."""
 
 
+_SLOWER, _BEYOND_NOISE = 0.02, 4
+"""Share of a step that many small excesses are at least together, and of how many standard errors over the steps."""
+
+
 class Excess(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Time that one rank spends on one thing in a segment beyond the others."""
 
@@ -188,7 +192,9 @@ def _cuts_of_all(model: Model, peers: Peers, launched: Int64) -> Iterator[_Cuts]
             found = _by_step(pieces, labels, peers, count)
         else:
             steps = max(len(timeline.windows) for timeline in model.run.timelines)
-            found = _by_collective(pieces, labels, peers, count, steps)
+            names = model.run.cross_rank.matches.step[peers.instance[0]]
+            step = np.array([shared.index(name) if name in shared else -1 for name in names.tolist()], np.int64)
+            found = _by_collective(pieces, labels, peers, count, steps, step)
         yield from _named(list(found), peers, launched, labels)
 
 
@@ -213,12 +219,18 @@ def _by_step(pieces: Sequence[Pieces], labels: Sized, peers: Peers, count: Int64
 
 
 def _by_collective(
-    pieces: Sequence[Pieces], labels: Collection[Label], peers: Peers, count: Int64, steps: int
+    pieces: Sequence[Pieces], labels: Collection[Label], peers: Peers, count: Int64, steps: int, step: Int64
 ) -> Iterator[_Found]:
+    """Yield what ranks take longer between two collectives.
+
+    Args:
+        step: of each collective, the number of its step, or -1.
+    """
     segments = peers.times_ns.shape[1] + 1
     total = np.stack([np.bincount(own.segment, own.length_ns, segments) for own in pieces]).astype(np.int64)
     extra = total - half_of_the_others(total, count)
     longer = np.where(extra > _MIN_NS, extra, 0)
+    longer[:, : len(step)] += _many_small(extra[:, : len(step)], step, peers.times_ns)
     steady = _steady_excesses(pieces, labels, total, count, steps)
     if len(pieces) == 2:
         # Late before such a collective, and as much earlier after it: which of two ranks is as it should be?
@@ -226,6 +238,35 @@ def _by_collective(
     for segment, own, rank in joined(pieces, sorted({*np.flatnonzero(longer.any(axis=0)).tolist(), *steady})):
         ns = _longer(own, rank, longer[:, segment], len(labels), count, steady.get(segment, {}))
         yield segment, *_cut(own, rank, ns, cut_pieces)
+
+
+def _many_small(extra: Int64, step: Int64, times_ns: Int64) -> Int64:
+    """Return what ranks take longer in segments too short to show it, if it adds up to a notable time in each step.
+
+    ::
+
+        extra of a rank   ▁▂▁ ▂▁▂▁▂ ▁▂▁▂ ▂    a few µs each: the sum over a step, with those in which it takes less,
+        of another        ▁   ▂  ▁▔▁ ▔ ▁▔     is compared with how much these sums vary from step to step
+
+    Args:
+        extra: what each rank takes beyond half of the others: ranks × segments.
+        step: of each segment, or -1.
+        times_ns: when each rank launches the collectives.
+    """
+    inside, steps = step >= 0, int(step.max(initial=-1)) + 1
+    longer = np.zeros_like(extra)
+    if steps < _MIN_STEPS:
+        return longer
+    small, by_step = np.minimum(extra, _MIN_NS) * (extra <= _MIN_NS), np.zeros((steps, len(extra)))
+    np.add.at(by_step, step[inside], small[:, inside].T)
+    noise = _BEYOND_NOISE * by_step.std(axis=0, ddof=1) / np.sqrt(steps)
+    late = np.flatnonzero(by_step.mean(axis=0) > np.maximum(noise, _SLOWER * np.ptp(times_ns) / steps))
+    for rank in late.tolist():
+        own = np.maximum(small[rank], 0) * inside
+        positive = np.bincount(step[inside], own[inside], steps)
+        share = np.clip(by_step[:, rank] / np.maximum(positive, 1), 0, 1)
+        longer[rank] = np.rint(own * np.append(share, 0)[step])
+    return longer
 
 
 def _named(found: Sequence[_Found], peers: Peers, launched: Int64, labels: Mapping[Label, int]) -> Iterator[_Cuts]:

@@ -15,6 +15,7 @@ from benchmarks.plants import Delay, Plant, answer, record
 from dptrace.replay.findings import findings_of
 from dptrace.replay.graph import schedule
 from dptrace.replay.transforms.stragglers import NoStraggler, WithoutExcesses, excesses
+from tests.support.mesh import Mesh
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
 
@@ -147,3 +148,16 @@ def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
     assert said["truth"] == pytest.approx(said["saved"], rel=0.25, abs=allowed)
     # Of two delays, another process can make the shorter one the longer.
     assert set(said["ranks"]) in ({*ranks}, {delay.rank for delay in plant.delays}, {plant.delays[-1].rank})
+
+
+@pytest.mark.parametrize(("slower", "ranks"), [(1.1, [5]), (1.0, [])])
+def test_many_small_excesses_of_a_rank_are_found(slower: float, ranks: list[int], tmp_path: Path) -> None:
+    """Kernels are 10 % slower on rank 5: 20 µs between two collectives, 150 µs a step; without, nobody is late."""
+    mesh = Mesh(slow={5: slower})
+    run = dptrace.open(mesh.write(tmp_path / "run"), cache=False)
+
+    found = [one for one in findings_of(run) if one.kind == "straggler"]
+
+    assert ranks == [rank for one in found for rank in one.evidence.to_dict()["ranks"]]
+    true_ns = 1000 * (mesh.step_us() - Mesh().step_us())
+    assert true_ns == pytest.approx(sum(one.gain.ns or 0 for one in found), rel=0.05)
