@@ -289,13 +289,13 @@ class FindingList:
                 continue
             before = [other for other in range(number) if changes[other].is_known]
             masking = [other for other in before if changes[other].is_late and changes[other].alone_ns >= least]
-            own = [
-                changes[other]
-                for other in masking
-                if self._after(changes, [n for n in before if n != other] + [number])
-                - self._after(changes, [n for n in before if n != other])
-                < least
-            ]
+            own = []
+            for other in masking:
+                # What all hosts do has the time of the later rank, too.
+                part = changes[other].finding
+                rest = [n for n in before if n != other and not _is_part(part, changes[n].finding)]
+                if self._after(changes, [*rest, number]) - self._after(changes, rest) < least:
+                    own.append(changes[other])
             found += [(one, own)] if own else []
         return found
 

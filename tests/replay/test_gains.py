@@ -17,6 +17,7 @@ from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.finding_places import finding_places
+from tests.support.mesh import Mesh
 from tests.support.paths import TRACES
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
@@ -117,6 +118,19 @@ def test_delays_that_hide_each_other_gain_together(hidden: dptrace.Run) -> None:
     assert [0, 5_000_000] == [finding.figure[0] for finding in (first, second)]
     assert not first.is_minor
     assert hidden.whatif(no_straggler=True).step_gain_ns == 5_000_000
+
+
+def test_a_slow_rank_behind_a_late_host_gains_after_it(tmp_path: Path) -> None:
+    """Rank 5 computes slowly in one group, rank 1 loads data late in another, as the finding on all loaders says."""
+    both, slow = Mesh(slow={5: 1.35}, late_us={1: 900}), Mesh(slow={5: 1.35})
+    run = dptrace.open(both.write(tmp_path / "run"), cache=False)
+
+    found = [one for one in findings_of(run) if one.kind == "straggler" and not one.is_minor]
+
+    assert [[1], [5]] == [one.evidence.to_dict()["ranks"] for one in found]
+    later, hidden = (one.gain.marginal_ns for one in found)
+    assert later == pytest.approx(1000 * (both.step_us() - slow.step_us()), abs=60_000)
+    assert (later or 0) + (hidden or 0) == pytest.approx(1000 * (both.step_us() - Mesh().step_us()), rel=0.02)
 
 
 def test_the_largest_gain_comes_first(hidden: dptrace.Run) -> None:
