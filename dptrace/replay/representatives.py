@@ -18,13 +18,15 @@ import numpy as np
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.intervals import Int64, mask_of, median
 from dptrace.core.units import duration, share
-from dptrace.run.notable_ranks import notable_ranks
+from dptrace.run.notable_ranks import HELD_UP, notable_ranks
 from dptrace.run.run import Run
 
 MOST_REPLAYED = 64
 """Ranks that are replayed besides those that stand out; of a run with no more, all are."""
 _MOST_NOTABLE = 12
 """Notable ranks that are replayed themselves, at most."""
+_LATEST, _FEW_MATES = 2, 8
+"""Late ranks whose groups are replayed, too, and ranks of such a group, at most."""
 _ALIKE = 0.001
 """Share of a step by which the figures of ranks may differ where others are further apart."""
 _MAX_REPLAYED_SHARE = 0.75
@@ -107,10 +109,19 @@ def _step_ns(run: Run) -> float:
 
 def _outstanding(run: Run, also: Collection[int]) -> Iterable[int]:
     """Return the timelines that stand for themselves: notable ones, such as late ones, and *also*."""
-    notable = [one.index for one in notable_ranks(run) if one.why]
+    found = [one for one in notable_ranks(run) if one.why]
+    notable, late = [one.index for one in found], [one.index for one in found if HELD_UP in one.why]
     typical = notable[-1:]
     of_named = (number for number, timeline in enumerate(run.timelines) if timeline.rank in also)
-    return *notable[:_MOST_NOTABLE], *typical, *of_named
+    return *notable[:_MOST_NOTABLE], *_mates(run, late[:_LATEST]), *typical, *of_named
+
+
+def _mates(run: Run, latest: Collection[int]) -> list[int]:
+    """Return the timelines in small groups with the latest ranks, which make them late in their other groups, too."""
+    late, ranks = {run.timelines[number].rank for number in latest}, set[int]()
+    for group in run.cross_rank.matches.groups:
+        ranks |= set(group.ranks) if len(group.ranks) <= _FEW_MATES and late & set(group.ranks) else set()
+    return [number for number, timeline in enumerate(run.timelines) if timeline.rank in ranks]
 
 
 def _units(run: Run) -> list[list[int]]:

@@ -18,6 +18,10 @@ _NOTABLE = 0.01
 """Share of the run's wall time, or of a typical rank's figure, above which a difference is notable."""
 
 
+HELD_UP = "held others up"
+"""Why a straggler is notable."""
+
+
 class NotableRank(msgspec.Struct, frozen=True):
     """One of a run's devices, and why it is notable."""
 
@@ -38,7 +42,7 @@ def notable_ranks(run: Run) -> tuple[NotableRank, ...]:
         return ()
     why: dict[int, list[str]] = {}
     for index in _late(run):
-        why.setdefault(index, []).append("held others up")
+        why.setdefault(index, []).append(HELD_UP)
     figures = _figures(run, with_steps)
     for word, values in figures.items():
         if np.ptp(values) > _NOTABLE * max(float(median(values)), 1.0):

@@ -24,6 +24,7 @@ from dptrace.replay.findings import findings_of
 from dptrace.replay.representatives import Representatives
 from dptrace.replay.transforms.change import ShorterTransfers
 from dptrace.replay.whatif import Replay, WhatIf, replay_of_some
+from tests.support.mesh import Mesh
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
 
@@ -195,3 +196,16 @@ def test_advice_on_many_ranks_says_how_many_are_replayed(folder: Path) -> None:
 
     assert late["gain_ns"] == pytest.approx(run.whatif(no_straggler=True).step_gain_ns, rel=0.01)
     assert any("ranks are replayed" in text for text in advice["assumptions"])
+
+
+def test_those_whom_a_late_rank_makes_late_are_replayed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks 4 to 7 are one group, in which rank 5 is late: so are all four in their other groups."""
+    monkeypatch.setattr(representatives, "MOST_REPLAYED", 4)
+    run = dptrace.open(Mesh(tp=4, dp=8, slow={5: 1.3}).write(tmp_path / "run"), cache=False)
+
+    chosen = representatives.representatives(run)
+
+    assert chosen is not None
+    assert {4, 5, 6, 7} <= set(chosen.run.ranks) < set(run.ranks)
