@@ -3,14 +3,17 @@
 ``python -m benchmarks.watch [PAIRS]``, 40 by default; it takes about a minute. Each block of steps runs once with the
 hooks and once without, in alternating order, and CPU time of the thread that trains is compared: wall time
 on a machine that others use is noise. ``python -m benchmarks.watch --memory [STEPS]`` lets two ranks and a reader live
-through a million steps of a simulated clock, and says how much memory they take.
+through a million steps of a simulated clock, and says how much memory they take. ``--kill [TIMES]`` kills a training
+at as many random moments, and counts the whole records that its file has.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -146,11 +149,50 @@ def _resident() -> float:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
 
+_ENDLESS = """
+import sys, time, torch
+from dptrace.watch.session import Settings, Watch
+parameter = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([parameter], lr=1e-6)
+watch = Watch(Settings(sys.argv[1], follows=False)).install()
+while True:
+    parameter.sum().backward()
+    optimizer.step()
+    print(watch.step, time.monotonic_ns(), flush=True)
+"""
+
+
+def kill(times: int) -> None:
+    """Kill a watched training with SIGKILL after 0.3 to 1.5 s, and print what its file has of the steps it made."""
+    from dptrace.watch.records import Tail
+
+    draw, whole = random.Random(1), 0
+    for number in range(times):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", _ENDLESS, folder]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+                assert training.stdout is not None
+                training.stdout.readline()
+                time.sleep(draw.uniform(0.3, 1.5))
+                training.kill()
+                made = [tuple(map(int, line.split())) for line in training.stdout if line.endswith("\n")]
+            tail = Tail(Path(folder, "rank0000.steps"))
+            steps = tail.read(1 << 30)["step"].tolist()
+            # All but those of the last tenth of a second must be there, and at most the one that was too long for it.
+            due = max((step for step, at in made if at < made[-1][1] - 100_000_000), default=1)
+            kept = not tail.problem and steps == list(range(1, len(steps) + 1)) and len(steps) >= due - 1
+            whole += kept
+            print(f"{number + 1:>3}: {len(steps):,} whole records, {'kept' if kept else 'LOST'}", flush=True)
+    print(f"every whole record kept: {whole} of {times}")
+
+
 def main() -> None:
     """Measure what the command line asks for."""
     words = sys.argv[1:]
     if words[:1] == ["--memory"]:
         memory(int(words[1]) if words[1:] else 1_000_000)
+    elif words[:1] == ["--kill"]:
+        kill(int(words[1]) if words[1:] else 20)
     else:
         overhead(int(words[0]) if words else 40)
 

@@ -2,8 +2,10 @@
 
 ``python -m benchmarks.watch_plants [MODE …] [--ranks N] [--steps N] [--clean N] [--plants N] [--seed N]`` trains on CPU
 with DistributedDataParallel (``ddp``), with accumulated gradients (``accumulation``), with an all-reduce per parameter
-(``naive``) and as a pipeline of sends and receives (``pipeline``). A plant makes one rank sleep, or compute, in one
-stage: in every step, in every tenth, in a third of the run. It prints each run, and how many were named right.
+(``naive``, ``async``), with FSDP (``fsdp``), as a pipeline of sends and receives (``pipeline``) and with groups of
+tensors and data (``mesh``). A plant makes a rank sleep, or compute, in one stage: in every step, in every tenth, in a
+third of the run, in another rank each time, or in two ranks at once. It prints each run, and how many were named right.
+``--busy N`` lets N other processes compute meanwhile; ``--keep FOLDER`` keeps the files, which ``--score`` reads again.
 """
 
 from __future__ import annotations
@@ -27,30 +29,48 @@ from torch.utils.data import DataLoader, Dataset
 from dptrace.watch.follow import Follower
 from dptrace.watch.session import Settings, Watch
 
-_MODES = ("ddp", "accumulation", "naive", "pipeline")
+_MODES = ("ddp", "accumulation", "naive", "async", "fsdp", "pipeline", "mesh")
 _STAGES = ("data", "forward", "backward", "optimizer", "other")
 _MICRO = 4
+_LEAST_MS = {"steady": 2, "tenth": 20, "window": 8, "moving": 8, "two": 5}
+"""The shortest plant of each kind; the longest is 60 ms."""
+
+
+def _take(ms: float, computes: bool) -> None:
+    """Sleep, or compute for so much CPU time."""
+    if not computes:
+        time.sleep(ms / 1e3)
+        return
+    work, began = torch.ones(64, 64), time.thread_time()
+    while time.thread_time() - began < ms / 1e3:
+        work = work @ work * 1e-3
 
 
 class _Plant:
-    """What is slow now, on this rank; *spent* is what that has really taken, in ms."""
+    """What is slow now, on this rank; *spent* is what that has really taken, in ms, by stage and step."""
 
     def __init__(self) -> None:
-        self.stage, self.ms, self.computes = "", 0.0, False
-        self.spent: dict[int, float] = {}
+        self.ms: dict[str, float] = {}
+        self.computes = False
+        self.spent: dict[str, dict[int, float]] = {}
         self.step = 0
 
     def __call__(self, stage: str) -> None:
-        if stage != self.stage or not self.ms:
+        if not self.ms.get(stage):
             return
         began = time.perf_counter()
-        if self.computes:
-            work = torch.ones(64, 64)
-            while time.perf_counter() - began < self.ms / 1e3:
-                work = work @ work * 1e-3
-        else:
-            time.sleep(self.ms / 1e3)
-        self.spent[self.step] = self.spent.get(self.step, 0.0) + (time.perf_counter() - began) * 1e3
+        _take(self.ms[stage], self.computes)
+        steps = self.spent.setdefault(stage, {})
+        steps[self.step] = steps.get(self.step, 0.0) + (time.perf_counter() - began) * 1e3
+
+    def plan(self, spec: dict[str, Any], step: int, steps: int, rank: int, ranks: int, parts: int) -> None:
+        """Say what is slow in a step."""
+        inside = {"tenth": step % 10 == 7, "window": steps // 3 <= step < 2 * steps // 3}.get(spec["when"], True)
+        moved = random.Random(step).randrange(ranks)
+        self.step, self.computes, self.ms = step, spec["computes"], {}
+        for one in spec["plants"] if inside else ():
+            if rank == (moved if spec["when"] == "moving" else one["rank"]):
+                self.ms[one["stage"]] = one["ms"] / (parts if one["stage"] in ("forward", "backward") else 1)
 
 
 plant = _Plant()
@@ -61,14 +81,14 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, ms: float) -> Any:
-        time.sleep(ms / 1e3)
+        _take(ms, plant.computes)
         plant("forward")
         ctx.ms = ms
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        time.sleep(1.5 * ctx.ms / 1e3)
+        _take(1.5 * ctx.ms, plant.computes)
         plant("backward")
         return gradient, None
 
@@ -118,20 +138,35 @@ def _pipeline(model: Any, batch: Any, rank: int, ranks: int) -> None:
             dist.send(x.grad, rank - 1)
 
 
-def _train(mode: str, spec: dict[str, Any], rank: int, ranks: int, steps: int) -> None:
+def _model(mode: str, ranks: int) -> tuple[Any, Any]:
+    """Return the model, and the groups of a mesh: that of the rank's tensors and that of its data."""
     parts = _MICRO if mode in ("accumulation", "pipeline") else 1
     model: Any = _Net(6.0 / parts)
     if mode in ("ddp", "accumulation"):
         model = DistributedDataParallel(model)
+    if mode == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (ranks,))
+        for module in (model.first, model.last, model):
+            fully_shard(module, mesh=mesh)
+    if mode != "mesh":
+        return model, None
+    rank, pairs = dist.get_rank(), range(ranks // 2)
+    tensors = [dist.new_group([2 * pair, 2 * pair + 1]) for pair in pairs][rank // 2]
+    data = [dist.new_group([*range(side, ranks, 2)]) for side in (0, 1)][rank % 2]
+    model.register_forward_hook(lambda module, x, y: dist.all_reduce(y.detach().clone(), group=tensors) and None)
+    return model, data
+
+
+def _train(mode: str, spec: dict[str, Any], rank: int, ranks: int, steps: int) -> None:
+    parts = _MICRO if mode in ("accumulation", "pipeline") else 1
+    model, group = _model(mode, ranks)
     optimizer = _Optimizer(model.parameters(), lr=1e-6)
     batches = iter(DataLoader(_Data(), batch_size=4))
     for step in range(steps):
-        when = spec["when"]
-        inside = steps // 3 <= step < 2 * steps // 3
-        now = {"steady": True, "tenth": step % 10 == 7, "window": inside}[when]
-        plant.step, plant.stage = step, spec["stage"]
-        plant.ms = spec["ms"] / (parts if spec["stage"] in ("forward", "backward") else 1) if now else 0.0
-        plant.ms, plant.computes = plant.ms if rank == spec["rank"] else 0.0, spec["computes"]
+        plant.plan(spec, step, steps, rank, ranks, parts)
         batch = next(batches)
         if mode == "pipeline":
             _pipeline(model, batch, rank, ranks)
@@ -140,9 +175,13 @@ def _train(mode: str, spec: dict[str, Any], rank: int, ranks: int, steps: int) -
                 waits = mode != "accumulation" or part == parts - 1
                 with nullcontext() if waits else model.no_sync():
                     model(batch).sum().backward()
-        if mode == "naive":
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
+        if mode in ("naive", "async", "mesh"):
+            gradients = [parameter.grad for parameter in model.parameters()]
+            works = [dist.all_reduce(one, group=group, async_op=mode == "async") for one in gradients]
+            if mode == "async":
+                _take(2, plant.computes)
+                for work in works:
+                    work.wait()
         optimizer.step()
         optimizer.zero_grad()
         plant("other")
@@ -154,62 +193,98 @@ def _rank(rank: int, ranks: int, mode: str, specs: list[dict[str, Any]], folder:
     for number, spec in enumerate(specs):
         dist.barrier()
         plant.spent.clear()
-        watch = Watch(Settings(f"{folder}/{number}", follows=False)).install()
+        watch = Watch(Settings(f"{folder}/{mode}{number}", follows=False)).install()
         _train(mode, spec, rank, ranks, steps)
         watch.close(None)
-        if rank == spec["rank"]:
-            Path(folder, f"{number}.json").write_text(json.dumps(plant.spent))
+        Path(folder, f"{mode}{number}", f"truth{rank}.json").write_text(json.dumps({"spec": spec, "ms": plant.spent}))
     dist.destroy_process_group()
 
 
 def _specs(mode: str, clean: int, plants: int, ranks: int, seed: int) -> list[dict[str, Any]]:
     draw = random.Random(f"{mode}{seed}")
-    specs: list[dict[str, Any]] = [{"rank": 0, "stage": "", "ms": 0.0, "when": "steady", "computes": False}] * clean
+    specs: list[dict[str, Any]] = [{"plants": [], "when": "", "computes": number % 3 == 2} for number in range(clean)]
+    stages = _STAGES[1:4] if mode == "pipeline" else _STAGES
     for _ in range(plants):
-        when = draw.choice(["steady", "steady", "tenth", "window"])
-        stage = draw.choice(_STAGES[1:4] if mode == "pipeline" else _STAGES)
-        ms = round(draw.uniform({"steady": 5, "tenth": 30, "window": 12}[when], 60), 1)
-        rank, computes = draw.randrange(ranks), draw.random() < 1 / 3
-        specs.append({"rank": rank, "stage": stage, "ms": ms, "when": when, "computes": computes})
+        when = draw.choice(["steady", "steady", "tenth", "window", "two" if mode == "pipeline" else "moving", "two"])
+        chosen = draw.sample(range(ranks), 2 if when == "two" else 1)
+        least = _LEAST_MS[when]
+        slow = [
+            {"rank": rank, "stage": draw.choice(stages), "ms": round(least * (60 / least) ** draw.random(), 1)}
+            for rank in chosen
+        ]
+        specs.append({"plants": slow, "when": when, "computes": draw.random() < 1 / 3})
     return specs
 
 
-def _score(mode: str, spec: dict[str, Any], folder: Path, number: int, tally: dict[str, list[bool]]) -> None:
-    follower = Follower(folder / str(number))
+def _score(folder: Path, tally: dict[str, list[bool]]) -> None:
+    follower = Follower(folder)
     follower.poll()
     content = follower.summary()
+    truths = [json.loads((folder / f"truth{rank}.json").read_text()) for rank in range(content["world_size"])]
+    spec, steps = truths[0]["spec"], content["steps"]
     named = [(row["rank"], row["stage"], row["ns_per_step"] / 1e6) for row in content["suspects"]]
-    text = ", ".join(f"rank {rank} {stage} {ms:.1f} ms" for rank, stage, ms in named[:3]) or "no rank"
-    text += f"; waits for a core {max(follower.totals.core_wait) / content['steps'] / 1e6:.1f} ms"
-    step = f"{content['step_ns']['median'] / 1e6:.1f} ms"
-    if not spec["ms"]:
+    text = ", ".join(f"rank {rank} {stage} {ms:.1f} ms" for rank, stage, ms in named[:4]) or "no rank"
+    text += f"; waits for a core {content['core_wait_ns'] / 1e6:.1f} ms"
+    text += ", unknown" if content["cannot_tell"] else ""
+    begin = f"{folder.name:<15} {content['step_ns']['median'] / 1e6:>6.1f} ms"
+    if not spec["plants"]:
         tally.setdefault("clean runs without an alarm", []).append(not named)
-        print(f"{mode:<13} {step:>9} clean: {text}", flush=True)
+        print(f"{begin} clean{', computing' * spec['computes']}: {text}", flush=True)
         return
-    spent = json.loads((folder / f"{number}.json").read_text())
-    true = sum(ms for at, ms in spent.items() if int(at) > 3) / content["steps"]
-    right = bool(named) and named[0][:2] == (spec["rank"], spec["stage"])
+    moves = spec["when"] == "moving"
+    true: dict[tuple[int | None, str], float] = {}
+    for rank, truth in enumerate(truths):
+        for stage, spent in truth["ms"].items():
+            key = None if moves else rank, stage
+            true[key] = true.get(key, 0.0) + sum(ms for at, ms in spent.items() if int(at) > 3) / steps
+    wanted = sorted(true, key=lambda key: -true[key])
+    first = [row[:2] for row in named[: len(wanted)]]
+    right = set(first) == set(wanted)
+    verdict = "right" if right else "WRONG" if named and named[0][:2] not in wanted else "part" if named else "unknown"
     tally.setdefault("planted rank and stage first", []).append(right)
-    tally.setdefault("ms within 10 % of the plant", []).append(right and abs(named[0][2] / true - 1) <= 0.1)
-    what = f"rank {spec['rank']} {spec['stage']} {true:.1f} ms {spec['when']}{', computing' * spec['computes']}"
-    print(f"{mode:<13} {step:>9} {'right' if right else 'WRONG'}: {what} -> {text}", flush=True)
+    tally.setdefault("another first", []).append(verdict == "WRONG")
+    if right:
+        near = [abs(ms / true[rank, stage] - 1) <= 0.1 for rank, stage, ms in named[: len(wanted)]]
+        tally.setdefault("ms within 10 % of the plant, where named", []).append(all(near))
+        verdict += "" if all(near) else ", ms off"
+        tally.setdefault("no other suspect, where named", []).append(len(named) == len(wanted))
+    what = ", ".join(
+        f"rank {'-' if rank is None else rank} {stage} {true[rank, stage]:.1f} ms" for rank, stage in wanted
+    )
+    print(f"{begin} {verdict}: {what} {spec['when']}{', computing' * spec['computes']} -> {text}", flush=True)
+
+
+def _compute() -> None:
+    while True:
+        _take(1000, True)
 
 
 def main() -> None:
     """Train, and score."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("modes", nargs="*", metavar="MODE")
-    for name, default in (("ranks", 4), ("steps", 150), ("clean", 3), ("plants", 6), ("seed", 1), ("port", 29711)):
+    numbers = {"ranks": 4, "steps": 120, "clean": 3, "plants": 9, "seed": 1, "port": 29711, "busy": 0}
+    for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--score", type=Path)
     given = parser.parse_args()
     tally: dict[str, list[bool]] = {}
-    for mode in given.modes or _MODES:
+    if given.score:
+        for truth in sorted(given.score.glob("*/truth0.json")):
+            _score(truth.parent, tally)
+    others = [mp.get_context("spawn").Process(target=_compute, daemon=True) for _ in range(given.busy)]
+    for other in others:
+        other.start()
+    for mode in () if given.score else given.modes or _MODES:
         specs = _specs(mode, given.clean, given.plants, given.ranks, given.seed)
-        with tempfile.TemporaryDirectory() as folder:
+        with nullcontext(str(given.keep)) if given.keep else tempfile.TemporaryDirectory() as folder:
             arguments = given.ranks, mode, specs, folder, given.steps, given.port
             mp.spawn(_rank, arguments, given.ranks)  # type: ignore[no-untyped-call]
-            for number, spec in enumerate(specs):
-                _score(mode, spec, Path(folder), number, tally)
+            for number in range(len(specs)):
+                _score(Path(folder, f"{mode}{number}"), tally)
+    for other in others:
+        other.terminate()
     for what, found in tally.items():
         print(f"{what}: {sum(found)} of {len(found)}")
 

@@ -431,7 +431,7 @@ _WATCH = {
     "suspects": [_SUSPECT], "cannot_tell": str | None,
     "core_wait_ns": int, "change": (_CHANGE, type(None)), "drift_ns_per_1000_steps": int,
     "memory": ({"largest grown": int}, type(None)), "samples_per_s? tokens_per_s?": float | None,
-    "captures": [_CAPTURE], "lost_ranks": {str: int},
+    "captures": [_CAPTURE], "file_notes": [str], "lost_ranks": {str: int},
 }
 
 _WATCHED = {"path": str, "steps ranks mean_ns": int}
@@ -441,12 +441,21 @@ _WATCH_DIFF = {
     "new_suspects gone_suspects": [_SUSPECT],
 }
 
+_WATCH_HISTORY = {
+    "schema": 1, "kind": "watch",
+    "runs": [{
+        "run": str, "created_unix_ns steps ranks median_ns p95_ns mean_ns waiting_ns": int,
+        "suspect": (_SUSPECT, type(None)), "cannot_tell": str | None,
+    }],
+    "changes": [{"run": str, "index before_ns after_ns": int, "p": float}],
+}
+
 ANSWERS: dict[str, Any] = {
     "analyze": (_ANALYSIS, _HTA_COMPAT),
     "kernels": (_KERNELS, _HOST),
     "diff": (_DIFF, _WATCH_DIFF),
     "baseline": {"schema": 1, "folder": str, "baselines": [_BASELINE]},
-    "history": {"schema": 1, "series": [_SERIES], "worst_first": [str]},
+    "history": ({"schema": 1, "series": [_SERIES], "worst_first": [str]}, _WATCH_HISTORY),
     "log": _LOGGED,
     "flight": _FLIGHT,
     "whatif": (_WHATIF, _SWEPT, _STAGES),

@@ -57,7 +57,8 @@ def command(
     save NAME RUN... writes .dptrace/baselines/NAME.json: each RUN is one recording, and three or more show how
     recordings of the same code differ. use NAME chooses the baseline that dptrace diff compares with where A is not
     named. list shows what is there, and which is in use. The file holds the figures of each step, collectives and
-    kernels, not the traces: it can be committed, or kept in a CI server's cache.
+    kernels, not the traces: it can be committed, or kept in a CI server's cache. Of a watched run (dptrace watch), it
+    keeps the summary, and dptrace diff compares another watched run with that.
 
     \b
     Examples:
@@ -96,10 +97,34 @@ def command(
     refuse_twice(paths)
     _make_folder(folder)
     check_output(path, to.force)
-    runs = [with_workload(open_with_progress((one,), read_options, verbosity, selection), **workload) for one in paths]
-    to.write(_answer({path: baseline.save(path, runs)}, folder))
+    to.write(_answer({path: _save(path, paths, selection, workload, read_options, verbosity)}, folder))
     if to.on_terminal and baseline.in_use(folder) != name:
         print_hint(f"Next: dptrace baseline use {name}", verbosity)
+
+
+def _save(
+    path: Path,
+    paths: tuple[str, ...],
+    selection: Selection,
+    workload: dict[str, float | None],
+    read_options: ReadOptions,
+    verbosity: str,
+) -> Baseline:
+    """Write the figures of recordings, or the summary of a watched run."""
+    from dptrace.comparison import baseline, watches
+    from dptrace.readers.formats import is_watched
+
+    if not any(map(is_watched, paths)):
+        runs = [with_workload(open_with_progress((p,), read_options, verbosity, selection), **workload) for p in paths]
+        return baseline.save(path, runs)
+    chosen = bool(selection) or any(value is not None for value in workload.values())
+    refuse(
+        (
+            (len(paths) > 1, f"{paths[0]}: a baseline holds one watched run, or recordings alone."),
+            (chosen, f"{paths[0]} is a watched run, whose summary is kept as it is."),
+        )
+    )
+    return baseline.save_watched(path, watches.read_summary(paths[0]))
 
 
 def _make_folder(folder: Path) -> None:

@@ -131,7 +131,7 @@ def command(
       dptrace diff --baseline main --after runs/branch-* --fail-if 'wall > +3%' -o diff.xml
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
-    if _compare_watches(sides.a, sides.b, to):
+    if _compare_watches(sides, to):
         return
     drawn_steps, parsed = _checked(to, html_steps, limits, fail_unchecked)
     from dptrace.comparison.compare import compare
@@ -167,24 +167,37 @@ def _checked(
     return None if html_steps is None else _pair(html_steps), [parse(limit) for limit in limits]
 
 
-def _compare_watches(a: str | None, b: str | None, to: Destination) -> bool:
-    """Compare the summaries of two watched runs; return whether A and B are such runs."""
-    if a is None or b is None:
-        return False
-    from dptrace.watch import compare as watches
+def _compare_watches(sides: Sides, to: Destination) -> bool:
+    """Compare the summaries of two watched runs, or of a baseline and one; return whether these are such runs."""
+    from dptrace.readers.formats import is_watched
 
-    kinds = [watches.is_watch(path) for path in (a, b)]
+    before, after = sides.recordings()
+    kinds = [is_watched(path) for path in (*before, *after)]
     if not any(kinds):
         return False
     if not all(kinds):
+        a, b = (*before, *after)[kinds.index(True)], (*before, *after)[kinds.index(False)]
         raise UsageError(f"{a} and {b}: one is the folder of a watch, the other a recording. Compare two of a kind.")
+    if max(len(before), len(after)) > 1:
+        raise UsageError(f"{after[0]} is a watched run: two are compared, one on each side.")
+    if sides.ranks or sides.steps or sides.before_steps or sides.after_steps:
+        raise UsageError(f"{after[0]} is a watched run, compared by its summary: leave --ranks and --steps out.")
+    from dptrace.comparison import baseline, watches
+
+    stored = None
+    if not before:
+        path = baseline.find(sides.baseline)
+        stored = baseline.read(path).watched
+        if stored is None:
+            raise UsageError(f"{path} holds recordings, and {after[0]} is a watched run: name two watched runs.")
+        before = (str(path),)
     context = click.get_current_context()
     given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if other := next((name for name in given if name in _OF_RECORDINGS), None):
         option = other.replace("limits", "fail-if").replace("_", "-")
         raise UsageError(f"--{option} is for recordings: watches are compared by their summaries.")
     to.refuse_besides_words("how two watches differ")
-    content = watches.compare(a, b)
+    content = watches.compare(before[0], after[0], stored)
     to.write(
         Answer({TEXT: lambda console: console.print(watches.text(content), highlight=False), JSON: lambda: content})
     )

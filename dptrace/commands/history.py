@@ -36,6 +36,8 @@ def command(paths: tuple[str, ...], to: Destination, read_options: ReadOptions, 
     of a step. In the order of time, a run from which on the step or a part of it has another level is marked, with what
     moved and what changed in its setup. Runs of different scripts, models, GPUs or numbers of ranks are listed apart.
 
+    Of watched runs (dptrace watch), the medians of all their steps are compared, and who was late is shown.
+
     \b
     Examples:
       dptrace history runs
@@ -46,9 +48,12 @@ def command(paths: tuple[str, ...], to: Destination, read_options: ReadOptions, 
     from dptrace.comparison.history import history
     from dptrace.comparison.sides import copies
 
+    refuse_twice(paths)
+    if watched := _watched(paths):
+        _show_watched(watched, to)
+        return
     runs: list[tuple[Run, str]] = []
     left_out = []
-    refuse_twice(paths)
     candidates, in_folder = _candidates(paths)
     for found in candidates:
         try:
@@ -74,6 +79,43 @@ def command(paths: tuple[str, ...], to: Destination, read_options: ReadOptions, 
         print_hint(f"Next: dptrace history {quoted_paths(paths)} -o runs.html", verbosity)
         if len(runs) > 1 and Path(worst).exists():
             print_hint(f"The worst: dptrace analyze {quoted_paths([worst])}", verbosity)
+
+
+def _watched(paths: tuple[str, ...]) -> list[str]:
+    """Return the watched runs that are named, or that a folder without other runs holds; none if they are recordings.
+
+    Raises:
+        UsageError: some are watched, others not.
+    """
+    from dptrace.readers.formats import is_watched
+
+    found = [path for path in paths if is_watched(path)]
+    if found and len(found) < len(paths):
+        other = next(path for path in paths if path not in found)
+        raise UsageError(f"{found[0]} is a watched run, {other} a recording: list those of one kind.")
+    if found or len(paths) > 1 or not Path(paths[0]).is_dir():
+        return found
+    try:
+        entries = [entry for entry in sorted(Path(paths[0]).iterdir()) if entry.name[0] != "."]
+    except OSError as error:
+        raise DptraceError(unreadable(Path(paths[0]), error)) from None
+    kinds = [is_watched(entry) for entry in entries]
+    return [*map(str, entries)] if kinds and all(kinds) else []
+
+
+def _show_watched(folders: list[str], to: Destination) -> None:
+    from dptrace.comparison import watches
+
+    to.refuse_besides_words("a history of watched runs")
+    content = watches.history(folders)
+    to.write(
+        Answer(
+            {
+                TEXT: lambda console: console.print(watches.history_text(content), highlight=False, soft_wrap=True),
+                JSON: lambda: content,
+            }
+        )
+    )
 
 
 def _candidates(paths: tuple[str, ...]) -> tuple[list[FoundRun], bool]:

@@ -81,7 +81,7 @@ class Root:
 
     def runs(self) -> Iterator[dict[str, Any]]:
         """Yield each run below the root by name, with its files; and links that lead out, which are not followed."""
-        from dptrace.watch.compare import is_watch
+        from dptrace.readers.formats import is_watched
         from dptrace.watch.verdict import SUMMARY_FILE
 
         for found in runs_in(self.folder, _LEVELS):
@@ -96,7 +96,7 @@ class Root:
                 "refused": None,
             }
         for place, folders, files in os.walk(self.folder):
-            if is_watch(place):
+            if is_watched(place) and SUMMARY_FILE in files:
                 name, stat = os.path.relpath(place, self.folder), os.stat(os.path.join(place, SUMMARY_FILE))
                 own = {"recorded_by_dptrace": True, "files": 1, "names": [os.path.join(name, SUMMARY_FILE)]}
                 yield {"run": name, **own, "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns, "refused": None}
@@ -206,10 +206,11 @@ class Tools:
 
         Of a run that dptrace watch has followed: its verdict and all its figures; suspects are ranks that were late.
         """
-        from dptrace.watch.compare import is_watch, read_summary
+        from dptrace.comparison.watches import read_summary
+        from dptrace.readers.formats import is_watched
         from dptrace.watch.verdict import lines
 
-        if is_watch(path := self.root.inside(run)):
+        if is_watched(path := self.root.inside(run)):
             content = read_summary(path)
             return {"run": run, "watched": True, "summary": lines(content), **content}
         from dptrace.run.cross_rank import mean_step

@@ -224,8 +224,10 @@ def command(
     options = _Options(**shown)
     refuse(options.contradictions())
     _check_width(options.figure_width)
-    if len(paths) == 1 and next(Path(paths[0]).glob("rank*.steps"), None) is not None:
-        _show_watch(Path(paths[0]), options, selection)
+    from dptrace.readers.formats import is_watched
+
+    if len(paths) == 1 and is_watched(paths[0]):
+        _show_watch(Path(paths[0]), options, selection, read_options)
         return
     replayed = options.has_findings or options.critical_path
     every = options.critical_path
@@ -300,12 +302,13 @@ def _show_page(
         )
 
 
-def _show_watch(folder: Path, options: _Options, selection: Selection) -> None:
+def _show_watch(folder: Path, options: _Options, selection: Selection, read_options: ReadOptions) -> None:
     """Show the page about a watched run; served, it follows the run."""
     from dptrace.viewers.gantt.page.server import LOOPBACK, PageServer
     from dptrace.watch.follow import Follower
 
-    chosen = selection.ranks is not None or selection.steps is not None
+    reads_otherwise = replace(read_options, cache=True, jobs=None) != ReadOptions()
+    chosen = selection.ranks is not None or selection.steps is not None or reads_otherwise
     other = options.text or options.to.has(*_PICTURES) or options.against or options.critical_path
     if chosen or other or not options.is_gantt:
         raise UsageError(

@@ -16,7 +16,7 @@ from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import check_machines, json_option, machine_options
 from dptrace.commands.shared.output import emit, json_text
 from dptrace.core.units import plural
-from dptrace.errors import UsageError
+from dptrace.errors import DptraceError, UsageError
 from dptrace.record.launch.monitor import Reporter
 from dptrace.record.options.command_line import STANDARD_INPUT, Program, check_program, parse_program
 from dptrace.record.processes import catch_signals
@@ -226,13 +226,15 @@ class Reader(threading.Thread):
 def _look(folder: Path, options: dict[str, Any]) -> None:
     """Show what is known of a watch; ask it for a capture."""
     from dptrace.watch.follow import Follower
-    from dptrace.watch.records import rank_files
+    from dptrace.watch.records import rank_path
     from dptrace.watch.trigger import request
 
-    if not rank_files(folder):
-        raise UsageError(f"{folder} holds no watch: no file rank*.steps. Begin one: dptrace watch -o FOLDER train.py")
     follower = Follower(folder)
     follower.poll()
+    if not follower.merger.files:
+        if notes := follower.merger.file_notes:
+            raise DptraceError(f"{folder}: no file of it can be read: {'; '.join(notes[:3])}.")
+        raise UsageError(f"{folder} holds no watch: no file rank*.steps. Begin one: dptrace watch -o FOLDER train.py")
     running = not follower.has_ended()
     if options["capture"]:
         if not running:
@@ -257,5 +259,5 @@ def _look(folder: Path, options: dict[str, Any]) -> None:
 
     click.echo("\n".join(lines(content)))
     if running:
-        age = time.time() - max(file.path.stat().st_mtime for file in follower.merger.files.values())
+        age = time.time() - max(rank_path(folder, rank, "steps").stat().st_mtime for rank in follower.merger.files)
         click.echo(f"The job goes on; its last step ended {age:.0f} s ago.", err=True)

@@ -116,13 +116,25 @@ class Baseline(msgspec.Struct):
     saved: str
     """When, in UTC."""
     recordings: list[_Recording]
+    watched: dict[str, Any] | None = None
+    """The summary of a watched run, in place of recordings."""
 
     def runs(self, path: Path) -> list[StoredRun]:
-        """Return the recordings, to compare others with."""
+        """Return the recordings, to compare others with.
+
+        Raises:
+            DptraceError: it holds a watched run.
+        """
+        if self.watched is not None:
+            raise DptraceError(f"{path}: holds a watched run; compare another watched run with it.")
         return [_run(one, f"From the baseline {path.stem}, saved {self.saved[:10]}.") for one in self.recordings]
 
     def summary(self, path: Path) -> dict[str, Any]:
         """Return a few figures as plain data."""
+        if self.watched is not None:
+            steps, ranks, wall_ns = self.watched["steps"], self.watched["ranks"], self.watched["step_ns"]["mean"]
+            figures = {"recordings": 1, "steps": steps, "ranks": ranks, "wall_ns": wall_ns}
+            return {"name": path.stem, "path": str(path), "saved": self.saved, **figures, "bytes": path.stat().st_size}
         walls = [np.mean([device.figures["wall_ns"] for device in one.devices]) for one in self.recordings]
         return {
             "name": path.stem,
@@ -151,8 +163,17 @@ def save(path: Path, runs: Sequence[Run]) -> Baseline:
         if set(devices_by_id(run)) != set(devices_by_id(runs[0])):
             raise DptraceError(f"{runs[0].path} and {run.path} have different ranks; choose some of both with --ranks.")
     refuse_copies(runs)
+    return _write(path, [_recording(run) for run in runs])
+
+
+def save_watched(path: Path, summary: dict[str, Any]) -> Baseline:
+    """Write the summary of a watched run into a file."""
+    return _write(path, [], summary)
+
+
+def _write(path: Path, recordings: list[_Recording], watched: dict[str, Any] | None = None) -> Baseline:
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    baseline = Baseline(SCHEMA, __version__, now, [_recording(run) for run in runs])
+    baseline = Baseline(SCHEMA, __version__, now, recordings, watched)
     with atomic_write(path) as temporary:
         temporary.write_bytes(msgspec.json.encode(baseline) + b"\n")
     return baseline
@@ -180,7 +201,7 @@ def read(path: Path) -> Baseline:
         waits = one.exposed_wait is None or len(one.exposed_wait) == len(one.devices)
         if not (names and waits and one.devices and one.steps and len(lengths) == 1):
             raise DptraceError(f"{path}: {one.path}: figures are missing or of unequal length; save it again.")
-    if not baseline.recordings:
+    if not (baseline.recordings or baseline.watched):
         raise DptraceError(f"{path}: holds no recording; save the baseline again.")
     return baseline
 

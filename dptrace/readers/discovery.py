@@ -25,6 +25,7 @@ from dptrace.readers.formats import (
     TRACE_SUFFIXES,
     is_database,
     is_flight_dump,
+    is_watched,
 )
 from dptrace.readers.nsight_export import exported, is_export, sources_of, work_in
 from dptrace.readers.run_file import RUN_FILE, join_run_files, read_run_file
@@ -270,13 +271,18 @@ def _in_remote_folder(url: str) -> _ArgumentFiles:
 def _in_folder(folder: Path) -> _ArgumentFiles:
     """Find the traces in a folder and below it."""
     os.scandir(folder).close()  # glob passes over a folder that can't be read
+    if is_watched(folder):
+        raise _watched(folder)
     run_file = folder / RUN_FILE
     notes: list[str] = []
     if run_file.exists() and not is_confined(run_file):
         notes.append(_LEADS_OUT.format(run_file))
     patterns = [os.path.join(glob.escape(str(folder)), *"*" * level) for level in range(1, MAX_LEVELS + 1)]
     paths = (Path(path) for pattern in patterns for path in sorted(glob.glob(pattern)))
-    plain = _regular_files([path for path in paths if kind_of(path.name) is not None], notes)
+    found_there = [path for path in paths if kind_of(path.name) is not None]
+    # Of a watched run below, the recordings are traces; what lies beside them is not.
+    watches = {parent for parent in {path.parent for path in found_there} if is_watched(parent)}
+    plain = _regular_files([path for path in found_there if path.parent not in watches], notes)
     files = [Source(str(file)) for file in plain if may_be_trace(file)]
     if found := _traces_among(
         files, Source(str(run_file)) if run_file.exists() and is_confined(run_file) else None, notes
@@ -288,6 +294,13 @@ def _in_folder(folder: Path) -> _ArgumentFiles:
             + shlex.join(["dptrace", "flight", str(folder)])
         )
     raise _no_traces(str(folder), notes)
+
+
+def _watched(folder: Path) -> DptraceError:
+    captures = sorted(str(path.parent) for path in folder.glob(f"capture*/{RUN_FILE}"))
+    of_them = f" Its captures are recordings: {listed(captures, 3)}." if captures else ""
+    command = shlex.join(["dptrace", "watch", str(folder)])
+    return DptraceError(f"{folder}: is a watched run, not a recording. Read it with: {command}.{of_them}")
 
 
 def _is_dump(file: Path) -> bool:

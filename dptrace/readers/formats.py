@@ -57,6 +57,11 @@ BASELINE = b'{"dptrace_baseline":'
 """How a file of ``dptrace baseline save`` begins."""
 
 
+def is_watched(folder: str | Path) -> bool:
+    """Return whether a folder is that of a watched run, which holds the records of steps that dptrace watch writes."""
+    return next(Path(folder).glob("rank*.steps"), None) is not None
+
+
 _DUMP_NAME = re.compile(r"trace_rank_?\d+$")
 _DUMP_KEYS = re.compile(rb"pg_status|profiling_name")
 

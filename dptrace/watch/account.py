@@ -104,10 +104,11 @@ class Merger:
         self._groups: dict[int, _Group] = {}
         self._charged: dict[int, deque[tuple[int, Floats]]] = defaultdict(lambda: deque(maxlen=64))
         self._done = 0
+        self._damaged: list[str] = []
 
     def look(self) -> bool:
         """Look for files of ranks that have begun since; return whether ranks were restarted: merge them anew."""
-        found = rank_files(self.folder)
+        found, self._damaged = rank_files(self.folder)
         if any(found[rank].started > self.files[rank].started for rank in self.files.keys() & found.keys()):
             return True
         for rank in found.keys() - self.files.keys():
@@ -120,6 +121,11 @@ class Merger:
     def is_complete(self) -> bool:
         """Whether the files of all ranks of the job are here."""
         return bool(self.files) and len(self.files) >= next(iter(self.files.values())).world_size
+
+    @property
+    def file_notes(self) -> list[str]:
+        """What is wrong with the files, in a sentence each."""
+        return [*self._damaged, *(tail.problem for tails in self._tails.values() for tail in tails if tail.problem)]
 
     @property
     def reached(self) -> dict[int, int]:

@@ -104,7 +104,12 @@ class Follower:
         """Return what is known so far."""
         captures = [] if self.trigger is None else self.trigger.told()
         lost = {str(rank): step for rank, step in self.lost_ranks().items()}
-        return summary(self.totals, self.merger, captures) | {"lost_ranks": lost}
+        content = summary(self.totals, self.merger, captures) | {"lost_ranks": lost}
+        reached = self.merger.reached
+        if self.has_ended():
+            short = [rank for rank, step in reached.items() if step < max(reached.values()) and str(rank) not in lost]
+            content["file_notes"] += [f"rank {rank} has no steps after {reached[rank]:,}; others do" for rank in short]
+        return content
 
     def write(self) -> dict[str, Any]:
         """Write summary.json and trends.npz, and return the former's content."""
@@ -115,7 +120,7 @@ class Follower:
             courses = {
                 **self.totals.length_course.arrays("step"),
                 **self.totals.late_course.arrays("late"),
-                **self.totals.rank_course.arrays("own"),
+                **self.totals.own_course.arrays("own"),
             }
             (self.folder / ".watch.html").write_text(self.page(content), encoding="utf-8")
             (self.folder / ".watch.html").replace(self.folder / PAGE_FILE)

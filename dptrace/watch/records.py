@@ -14,8 +14,9 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -53,6 +54,7 @@ CALL_TYPE = np.dtype(
 """A call: when the rank called, when it began to wait for the result, and when it went on; *own_ns* is the own time of
 the rank in each stage from its start to the call. Of a GROUP, *sequence* is the number of ranks."""
 
+_TIMES = tuple(f"{stage}{kind}_ns" for kind in ("", "_waiting") for stage in STAGES)
 assert STEP.size == STEP_TYPE.itemsize
 assert CALL.size == CALL_TYPE.itemsize
 
@@ -101,7 +103,7 @@ class Appended:
             self._file = -1
 
 
-class RankFile(NamedTuple):
+class RankFile(msgspec.Struct, frozen=True):
     """What the header of a rank's files says."""
 
     rank: int
@@ -113,7 +115,8 @@ class RankFile(NamedTuple):
     process: int
     started: int
     """How often the ranks had been restarted."""
-    path: Path
+    record: list[Any]
+    """The type of the records, as numpy describes it."""
 
 
 def rank_path(folder: Path, rank: int, kind: str) -> Path:
@@ -121,36 +124,57 @@ def rank_path(folder: Path, rank: int, kind: str) -> Path:
     return folder / f"rank{rank:04d}.{kind}"
 
 
-def rank_files(folder: Path) -> dict[int, RankFile]:
-    """Return the ranks whose files are in a folder."""
-    found = {}
+def rank_files(folder: Path) -> tuple[dict[int, RankFile], list[str]]:
+    """Return the ranks whose files are in a folder, and in a sentence each what is wrong with the files of others."""
+    found: dict[int, RankFile] = {}
+    damaged = []
     for path in sorted(folder.glob("rank*.steps")):
-        if re.fullmatch(r"rank\d{4,}\.steps", path.name):
-            with suppress(ValueError, KeyError, OSError):  # its header is being written
-                head = header(path)
-                found[int(head["rank"])] = RankFile(**{name: head[name] for name in RankFile._fields[:-1]}, path=path)
-    return found
+        if not re.fullmatch(r"rank\d{4,}\.steps", path.name):
+            continue
+        try:
+            file, calls = header(path), header(path.with_suffix(".calls"))
+            if {path} != {rank_path(folder, one.rank, "steps") for one in (file, calls)}:
+                raise DptraceError(f"{path.name} and its .calls say they are of rank {file.rank} and {calls.rank}")
+            if found and (size := next(iter(found.values())).world_size) != file.world_size:
+                raise DptraceError(f"{path.name} is of a job of {file.world_size} ranks, others here are of {size}")
+            found[file.rank] = file
+        except DptraceError as error:
+            damaged.append(str(error))
+    return found, damaged
 
 
-def header(path: Path) -> dict[str, Any]:
+def header(path: Path) -> RankFile:
     """Return the header of a file.
 
     Raises:
-        DptraceError: it is no file of a watch.
+        DptraceError: it is no file of a watch, or not whole.
     """
-    with path.open("rb") as file:
-        head = file.read(HEADER)
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEADER)
+    except OSError as error:
+        raise DptraceError(f"{path.name}: {error.strerror or error}") from None
     if len(head) < HEADER:
-        raise ValueError("the header is not whole")
-    content: dict[str, Any] = json.loads(head)
-    if content.get("format") != FORMAT:
-        raise DptraceError(f"{path} is no file of dptrace watch, or of another version of it.")
-    return content
+        raise DptraceError(f"{path.name} ends in its header, after {len(head):,} of {HEADER:,} bytes")
+    try:
+        content = json.loads(head)
+        if content["format"] != FORMAT:
+            raise DptraceError(f"{path.name} is of another version of dptrace watch ({str(content['format'])[:40]})")
+        found = msgspec.convert(content, RankFile)
+    except (ValueError, TypeError, KeyError):  # msgspec's errors are a ValueError
+        raise DptraceError(f"{path.name} has no header of dptrace watch") from None
+    if found.record != json.loads(json.dumps(_kind(path).descr)):
+        raise DptraceError(f"{path.name} has other records than this version of dptrace reads")
+    return found
+
+
+def _kind(path: Path) -> np.dtype[np.void]:
+    return CALL_TYPE if path.suffix == ".calls" else STEP_TYPE
 
 
 def read(path: Path, start: int = 0, count: int = -1) -> Records:
     """Return the whole records of a file, from number *start* on, at most *count* if that is not negative."""
-    kind = CALL_TYPE if path.suffix == ".calls" else STEP_TYPE
+    kind = _kind(path)
     whole = max(0, (path.stat().st_size - HEADER) // kind.itemsize - start)
     with path.open("rb") as file:
         file.seek(HEADER + start * kind.itemsize)
@@ -164,12 +188,41 @@ class Tail:
         self.path, self._done, self._file = path, 0, -1
         old = path.with_suffix(f".before{path.suffix}")
         self._parts = [old, path] if old.exists() else [path]
-        self._kind = CALL_TYPE if path.suffix == ".calls" else STEP_TYPE
+        self._kind, self._count, self._last, self._own = _kind(path), 0, -1, 0
+        self.problem = ""
+        """What is wrong with a record; nothing is read from it on."""
 
     def read(self, most: int = 1 << 20) -> Records:
-        """Return the next whole records, at most so many."""
-        parts = list(self._read(most))
-        return np.concatenate(parts) if parts else np.empty(0, self._kind)
+        """Return the next whole records, at most so many, up to one that none can be."""
+        parts = [] if self.problem else list(self._read(most))
+        records = np.concatenate(parts) if parts else np.empty(0, self._kind)
+        wrong = self._wrong_calls(records) if self._kind is CALL_TYPE else self._wrong_steps(records)
+        if wrong.any():
+            records = records[: wrong.argmax()]
+            self.problem = f"{self.path.name} is damaged after {self._count + len(records):,} whole records"
+        self._count += len(records)
+        if len(records):
+            self._last = int(records["step"][-1])
+        return records
+
+    def _wrong_steps(self, records: Records) -> npt.NDArray[np.bool_]:
+        """Steps follow one another, and their times add up: on a clock that drifts, nearly."""
+        before = self._last if self._count or not len(records) else int(records["step"][0]) - 1
+        length = records["end_ns"] - records["begin_ns"]
+        spent = sum(records[name].astype(np.float64) for name in _TIMES)
+        follows = np.diff(records["step"].astype(np.int64), prepend=before) == 1
+        wrong: npt.NDArray[np.bool_] = ~follows | (np.abs(spent - length) > 1000 + 1e-3 * length)
+        return wrong
+
+    def _wrong_calls(self, records: Records) -> npt.NDArray[np.bool_]:
+        """The times of a call are in order, and a rank's own time only grows."""
+        own = np.where(records["kind"] == DEVICE, 0, records["own_ns"].sum(1))
+        most = np.maximum.accumulate(np.append(self._own, own))
+        self._own = int(most[-1])
+        wrong: npt.NDArray[np.bool_] = (records["kind"] - 1 >= DEVICE) | (records["stage"] >= len(STAGES))
+        wrong |= (records["waits_ns"] < records["arrival_ns"]) | (records["end_ns"] < records["waits_ns"])
+        wrong |= (own < most[1:]) & (records["kind"] != DEVICE)
+        return wrong
 
     def _read(self, most: int) -> Iterator[Records]:
         size = self._kind.itemsize

@@ -23,7 +23,7 @@ from dptrace.record.run_folder import RUN_FILE
 from dptrace.record.safety import say
 from dptrace.watch.account import Batch
 from dptrace.watch.records import STAGES
-from dptrace.watch.verdict import Totals
+from dptrace.watch.verdict import CORE_SHARE, Totals
 
 ASKED_FILE = "capture.json"
 """What ``dptrace watch FOLDER --capture N`` writes."""
@@ -96,6 +96,7 @@ class Trigger:
         why = self._slow_step(batch, totals) or self._late_again(batch, totals) or self._grown(batch)
         if why:
             self._by_itself += 1
+            self._late = self._late_of = np.zeros(0)  # the next capture needs late steps of its own
             self._ask(why, totals.last_step, self._steps)
 
     def _slow_step(self, batch: Batch, totals: Totals) -> str:
@@ -113,12 +114,15 @@ class Trigger:
         above = np.median(batch.own[:, at], 0) - usual
         if above.max() > 0.5 * (length[at] - typical):
             return f"{took}all ranks spent {duration(float(above.max()))} more in {STAGES[int(above.argmax())]}"
+        if (core := float(batch.core_wait[:, at].max())) > 0.25 * (length[at] - typical):
+            return f"{took}a rank waited {duration(core)} for a core, which other processes had"
         return f"{took}no rank was late, so the time was spent in communication"
 
     def _late_again(self, batch: Batch, totals: Totals) -> str:
         if batch.late is None:
             return ""
-        late = batch.late > max(2e6, _LATE_SHARE * totals.typical_ns)
+        noise = CORE_SHARE * float(batch.core_wait.mean(1).max())
+        late = batch.late > max(2e6, _LATE_SHARE * totals.typical_ns, noise)
         again = late.sum(1)
         if self._late.shape != again.shape:
             self._late, self._late_of = np.zeros(again.shape), np.zeros(again.shape)

@@ -32,6 +32,10 @@ CORE_SHARE, _CORE_SHARE_MOVING = 0.4, 0.6
 """Lateness of one rank, and of several in turn, is noise up to this share of what a rank waited for a core. In 36
 trainings on two cores that six other jobs used it was up to 0.27 and 0.47; of ranks slow by plan, save one, 0.41 to 2.
 """
+_NEARLY_ALL, _COLUMNS, _PARTS, _AHEAD, _BEYOND_CORES = 0.8, 20, 10, 4.5, 1.5
+"""However long ranks waited for cores, a lateness is known that is there in nearly all of at least so many columns, or
+larger than any other rank's by so many standard errors over so many parts of them; and larger by this factor than what
+that rank waited for a core beyond the others."""
 _LEVEL_SHARE, _LEVEL_NS = 0.1, 1e6
 """A level of step time that counts as another one."""
 
@@ -48,8 +52,8 @@ class Totals:
         self.late_course = Courses(size, len(STAGES))
         self.stage_course = Courses(len(STAGES))
         """The own time of each stage, of the rank that takes least."""
-        self.rank_course = Courses(size)
-        """The own time of each rank, for a map of steps and ranks."""
+        self.own_course, self.core_course = Courses(size, len(STAGES)), Courses(size)
+        """The own time of each rank and stage, and what each rank has waited for a core."""
         self.memory_course = Courses(size)
         self.own, self.waiting, self.gain = (np.zeros((size, len(STAGES))) for _ in range(3))
         self.exposed, self.core_wait = np.zeros(len(STAGES)), np.zeros(size)
@@ -73,7 +77,8 @@ class Totals:
             self.worst_ns, self.worst_step = float(length.max()), int(batch.steps[length.argmax()])
         self.length_course.add(batch.steps, length)
         self.stage_course.add(batch.steps, batch.own.min(0).T)
-        self.rank_course.add(batch.steps, batch.own.sum(2))
+        self.own_course.add(batch.steps, batch.own.swapaxes(1, 2))
+        self.core_course.add(batch.steps, batch.core_wait)
         self.memory_course.add(batch.steps, batch.memory.astype(np.float64))
         self.own += batch.own.sum(1)
         self.waiting += batch.waiting.sum(1)
@@ -120,6 +125,8 @@ class Suspect:
     last_step: int
     hit_ns: float
     """All that was above the limit, in all steps."""
+    stands_out: bool = False
+    """Whether waiting for cores cannot explain it."""
 
 
 def suspects(totals: Totals) -> list[Suspect]:
@@ -128,7 +135,7 @@ def suspects(totals: Totals) -> list[Suspect]:
     A rank is suspect in a stage if it was late by more than 2 ms, and 5 % of the median step, in three steps or more
     which make 3 % of all step time; or if it was late by less, but in four steps of five and three times as much as
     any other rank. The same stage of several ranks in turn is one suspect without a rank. What costs less than the
-    ranks waited for a core may be due to that.
+    ranks waited for a core may be due to that, unless it stands out.
     """
     if not totals.lateness_known or not totals.steps:
         return []
@@ -145,7 +152,7 @@ def suspects(totals: Totals) -> list[Suspect]:
         found = _moving([row for row in found + small if row.stage == stage], found, totals, least)
     wait = _core_wait(totals)
     noise = {True: _CORE_SHARE_MOVING * wait, False: CORE_SHARE * wait}
-    kept = [row for row in found if row.ns_per_step > noise[row.rank is None]]
+    kept = [row for row in found if row.stands_out or row.ns_per_step > noise[row.rank is None]]
     return sorted(kept, key=lambda row: -row.ns_per_step)
 
 
@@ -159,15 +166,19 @@ def _row(totals: Totals, at: tuple[int, int], hits: int, hit_ns: float) -> Suspe
     filled = course.filled
     sums = course.sums[at][filled].astype(np.float64)
     begin, end = _window(sums / course.counts[filled], course.largest[at][filled])
-    inside = course.counts[filled][begin:end].sum()
+    inside = filled[begin:end]
+    steps = course.counts[inside].sum()
     whole_ns = float(sums[begin:end].sum())
+    nearly_all, stands_out = _constancy(totals, at, inside)
+    steady = _is_steady(totals, at)
     # Where nearly all steps of the window are late, the rest of it counts too, not only what is above the limit.
-    steady = _is_steady(totals, at) or (inside >= 10 and hits > 0.8 * inside)
-    if _is_steady(totals, at):
+    constant = nearly_all or stands_out or steady
+    if constant:
         # Noise of the other stages takes a part of each step's lateness; it does not take any of the means.
-        others = np.sort(np.delete(totals.own[:, at[1]], at[0]))
-        excess = float(totals.own[at] - others[(len(others) - 1) // 2])
-        whole_ns = max(whole_ns, min(excess, float(course.sums[at[0]].sum())))
+        inside = filled if steady else inside
+        own = totals.own_course.sums[:, at[1], inside].sum(1, dtype=np.float64)
+        lost_ns = CORE_SHARE * float(totals.core_course.sums[:, inside].sum(1).max())
+        whole_ns = max(whole_ns, min(_beyond(own, at[0]), float(course.sums[at[0]][:, inside].sum()) + lost_ns))
     counts = totals.late.counts[at] * (CENTRES >= (0 if not hits else max(_LEAST_NS, _LEAST_STEP * totals.typical_ns)))
     each = float(CENTRES[np.searchsorted(counts.cumsum(), counts.sum() / 2)]) if counts.any() else 0.0
     gain = float(totals.gain[at]) / totals.steps
@@ -175,14 +186,38 @@ def _row(totals: Totals, at: tuple[int, int], hits: int, hit_ns: float) -> Suspe
     return Suspect(
         rank=totals.ranks[at[0]],
         stage=STAGES[at[1]],
-        ns_per_step=(max(whole_ns, hit_ns) if steady else hit_ns) / totals.steps,
+        ns_per_step=(max(whole_ns, hit_ns) if constant or (steps >= 10 and hits > 0.8 * steps) else hit_ns)
+        / totals.steps,
         ns_each=each,
         share=(hits or int(counts.sum())) / totals.steps,
         gain_ns=gain,
         first_step=course.first_step(begin),
         last_step=min(last, totals.last_step),
         hit_ns=hit_ns,
+        stands_out=stands_out,
     )
+
+
+def _beyond(values: Floats, place: int) -> float:
+    """Return by how much one value exceeds the lower median of the others."""
+    others = np.sort(np.delete(values, place))
+    return float(values[place] - others[(len(others) - 1) // 2]) if len(others) else 0.0
+
+
+def _constancy(totals: Totals, at: tuple[int, int], columns: Any) -> tuple[bool, bool]:
+    """Return whether a rank is late in nearly all of these columns, and whether that or its lead is no noise."""
+    if len(columns) < _COLUMNS:
+        return False, False
+    course, counts = totals.late_course, totals.late_course.counts[columns]
+    means = course.sums[:, at[1], columns].astype(np.float64) / counts
+    mine = means[at[0]]
+    nearly_all = bool((mine > 0.4 * mine.mean()).mean() >= _NEARLY_ALL)
+    parts = np.stack([part.mean(1) for part in np.array_split(means, _PARTS, axis=1)])
+    ahead = parts[:, at[0]] - np.delete(parts, at[0], 1).max(1, initial=0)
+    leads = ahead.mean() > _AHEAD * ahead.std(ddof=1) / math.sqrt(_PARTS)
+    waited = totals.core_course.sums[:, columns].sum(1, dtype=np.float64) / counts.sum()
+    explained = _BEYOND_CORES * _beyond(waited, at[0])
+    return nearly_all, bool((nearly_all or leads) and mine.mean() > explained)
 
 
 def _is_steady(totals: Totals, at: tuple[int, int]) -> bool:
@@ -223,8 +258,7 @@ def _moving(same: list[Suspect], found: list[Suspect], totals: Totals, least: fl
         return found
     if total < _LEAST_SHARE * typical * totals.steps:
         return found
-    steady = [row for row in found if row in hits and row.share > _CONSISTENT]
-    if steady:
+    if any(row in hits and (row.stands_out or row.share > _CONSISTENT) for row in found):
         return found
     rest = [row for row in found if row.stage != hits[0].stage]
     each = float(np.median([row.ns_each for row in hits]))
@@ -336,6 +370,7 @@ def summary(totals: Totals, merger: Merger, captures: Sequence[Mapping[str, Any]
         "memory": _memory(totals),
         ("tokens" if totals.are_tokens else "samples") + "_per_s": totals.items / seconds if seconds else None,
         "captures": [dict(capture) for capture in captures],
+        "file_notes": merger.file_notes,
     }
 
 
@@ -400,11 +435,13 @@ def suspect_line(row: Mapping[str, Any], mean_ns: float) -> str:
 def lines(content: Mapping[str, Any]) -> list[str]:
     """Return the verdict, ten lines at most."""
     step, stages = content["step_ns"], content["stages"]
+    notes = [f"files   {sentence}" for sentence in content["file_notes"][:2]]
     if not content["steps"]:
-        return [f"No verdict: the training made {plural(content['last_step'] + 1, 'step')}, too few."]
+        made = plural(content["last_step"] + 1, "step") + " of all ranks" if content["last_step"] else "no step"
+        return [f"No verdict: {made} can be read; the first {SKIPPED_STEPS + 1} count nowhere.", *notes]
     ranks = plural(content["world_size"], "rank")
     if content["ranks"] < content["world_size"]:
-        ranks = f"{content['ranks']} of {ranks}, whose files are here"
+        ranks = f"{content['ranks']} of {ranks}, whose files are here{' and whole' if notes else ''}"
     length = f"median {ms(step['median'])}, p95 {ms(step['p95'])}, worst {ms(step['worst'])}"
     own = ", ".join(f"{name} {ms(stage['own_ns'])}" for name, stage in stages.items())
     waiting = ms(sum(stage["waiting_ns"] for stage in stages.values()))
@@ -412,6 +449,7 @@ def lines(content: Mapping[str, Any]) -> list[str]:
         f"steps   {content['steps']:,} of {ranks}: {length} at step {step['worst_step']:,}",
         f"stages  {own}; waiting {waiting} (median rank, host clock)",
     ]
+    text += notes
     if all(stage["device_ns"] is not None for stage in stages.values()):
         timed = ", ".join(f"{name} {ms(stage['device_ns'])}" for name, stage in stages.items())
         text.append(f"device  {timed} (median rank, from border to border on the GPU)")

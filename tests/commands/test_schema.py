@@ -227,4 +227,5 @@ def test_a_watch_has_its_schema(tmp_path: Path) -> None:
         check("watch", content)
         (tmp_path / name / "summary.json").write_text(json.dumps(content))
     both = [str(tmp_path / "one"), str(tmp_path / "several")]
-    check("diff", json.loads(CliRunner().invoke(cli, ["diff", *both, "--json"]).stdout))
+    for verb in ("diff", "history"):
+        check(verb, json.loads(CliRunner().invoke(cli, [verb, *both, "--json"]).stdout))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,13 +14,15 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
-from dptrace.watch.records import read
+from dptrace.watch.records import FORWARD, read
 from tests.support.forking import run_python
-from tests.support.watch_records import Job, Plant
+from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.watch_records import USUAL_MS, Job, Plant, summarized
 
 pytest.importorskip("torch", reason="watching needs torch")
 
@@ -195,6 +198,75 @@ def test_two_watched_runs_are_compared(tmp_path: Path) -> None:
     assert 2 == CliRunner().invoke(cli, ["diff", both[0], "train.json"]).exit_code
 
 
+def _watched(folder: Path, began: int, forward_ms: float, *plants: Plant) -> str:
+    """Write a watched run with its summary."""
+    job = Job("ddp", 4, plants, began, usual={**USUAL_MS, FORWARD: forward_ms}).run(30)
+    summary = summarized(job.write(folder)) | {"created_unix_ns": began * 10**16}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return str(folder)
+
+
+def test_a_history_of_watched_runs_says_from_which_on_steps_are_longer(tmp_path: Path) -> None:
+    """In the order of time; who was late is in the row of its run."""
+    for number in range(12):
+        plants = [Plant(3, "data", 20.0)] if number == 2 else []
+        _watched(tmp_path / f"run{number:02}", 100 + number, 9.0 if number < 6 else 15.0, *plants)
+    shown = CliRunner().invoke(cli, ["history", str(tmp_path)])
+    content = json.loads(CliRunner().invoke(cli, ["history", str(tmp_path), "--json"]).output)
+
+    assert [f"run{number:02}" for number in range(12)] == [Path(run["run"]).name for run in content["runs"]]
+    assert [6] == [change["index"] for change in content["changes"]]
+    assert "rank 3 in data" in shown.output
+    assert "run06 on, a median step takes" in shown.output
+
+
+def test_a_watched_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its summary is kept, and another watched run compared with it, without the folder it came from."""
+    monkeypatch.chdir(tmp_path)
+    _watched(tmp_path / "a", 100, 9.0)
+    _watched(tmp_path / "b", 101, 21.0)
+    run = CliRunner().invoke
+    saved = run(cli, ["baseline", "save", "main", "a"])
+    shutil.rmtree("a")
+    run(cli, ["baseline", "use", "main"])
+    listed = json.loads(run(cli, ["baseline", "list", "--json"]).output)
+    found = json.loads(run(cli, ["diff", "b", "--json"]).output)
+    changes = {row["figure"]: row["change_ns"] / 1e6 for row in found["figures"]}
+
+    assert 0 == saved.exit_code, saved.output
+    assert (26, 4) == (listed["baselines"][0]["steps"], listed["baselines"][0]["ranks"])
+    assert 12 == pytest.approx(changes["median"], rel=0.1)
+    Path("b/summary.json").unlink()
+    assert found == json.loads(run(cli, ["diff", "b", "--json"]).output)
+    for words in (["baseline", "save", "c", "b", "b2"], ["baseline", "save", "c", "b", "--ranks", "0"]):
+        _watched(tmp_path / "b2", 101, 9.0)
+        assert 2 == run(cli, words).exit_code
+
+
+@pytest.mark.parametrize("verb", ["analyze", "report", "whatif"])
+def test_what_reads_recordings_says_that_a_watched_run_is_none(verb: str, tmp_path: Path) -> None:
+    """With the command that reads it."""
+    folder = _watched(tmp_path / "w", 100, 9.0)
+    result = CliRunner().invoke(cli, [verb, folder])
+
+    assert 1 == result.exit_code
+    assert f"dptrace watch {folder}" in result.output
+
+
+def test_a_recording_beside_a_watched_run_is_read_alone(tmp_path: Path) -> None:
+    """The watch's own JSON files are no traces of a folder above it."""
+    _watched(tmp_path / "w", 100, 9.0)
+    (tmp_path / "w" / "capture1").mkdir()
+    for rank in (0, 1):
+        file = training_step(training_step(KinetoFile(rank=rank, world_size=2), 4, 0), 5, 100)
+        file.write(tmp_path / "w" / "capture1" / f"r{rank}.json")
+    result = CliRunner().invoke(cli, ["analyze", str(tmp_path), "--json"])
+    content = json.loads(result.stdout)
+
+    assert 0 == result.exit_code, result.output
+    assert [0, 1] == [rank["rank"] for rank in content["ranks"]]
+
+
 def test_a_page_follows_the_run(tmp_path: Path) -> None:
     """It is in the folder, loads itself again while the job runs, and shows who was late where."""
     from dptrace.watch.follow import Follower
@@ -206,7 +278,7 @@ def test_a_page_follows_the_run(tmp_path: Path) -> None:
     ended = (tmp_path / "watch.html").read_text()
     (tmp_path / "rank0002.ended").unlink()
     for file in follower.merger.files.values():
-        follower.merger.files[file.rank] = file._replace(host="elsewhere")
+        follower.merger.files[file.rank] = msgspec.structs.replace(file, host="elsewhere")
     follower.write()
 
     shown = {title: float(share) for share, title in re.findall(r'opacity="(.+?)"><title>(.+?)</title>', ended)}
@@ -223,11 +295,12 @@ def test_view_of_a_watched_run_is_its_page(tmp_path: Path) -> None:
 
     written = CliRunner().invoke(cli, ["view", str(tmp_path / "w"), "-o", str(page)])
     refused = CliRunner().invoke(cli, ["view", str(tmp_path / "w"), "--text"])
+    ignored = CliRunner().invoke(cli, ["view", str(tmp_path / "w"), "--ignore", "2", "-o", str(page)])
 
     assert 0 == written.exit_code
     assert "rank 2 in forward" in page.read_text()
     assert "Lateness by rank and step" in page.read_text()
-    assert 2 == refused.exit_code
+    assert (2, 2) == (refused.exit_code, ignored.exit_code)
     assert "dptrace watch" in refused.output
 
 

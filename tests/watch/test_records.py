@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError
 from dptrace.watch.folder import check_folder
 from dptrace.watch.records import HEADER, STEP, STEP_TYPE, Appended, Tail, rank_files, read
-from tests.support.watch_records import Job
+from dptrace.watch.verdict import lines
+from tests.support.watch_records import Job, summarized
 
 
 def record(number: int) -> bytes:
@@ -70,4 +74,100 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
         check_folder(tmp_path, force=True)
 
     assert (tmp_path / "mine.txt").exists()
-    assert {0, 1} == rank_files(tmp_path).keys()
+    assert {0, 1} == rank_files(tmp_path)[0].keys()
+
+
+_HEADERS: dict[str, Callable[[bytes], bytes]] = {
+    "random": lambda text: b"\x93\x00\xfe{}\x01\x02",
+    "empty": lambda text: b"",
+    "cut in the header": lambda text: text[:2000],
+    "cut at its last byte": lambda text: text[:4095],
+    "big-endian": lambda text: text.replace(b'"<u4"', b'">u4"'),
+    "another version": lambda text: text.replace(b"dptrace-watch 1", b"dptrace-watch 9"),
+    "not JSON": lambda text: b"[" + text[1:],
+    "a list": lambda text: b"[]".ljust(4096) + text[4096:],
+    "a value of another type": lambda text: text.replace(b'"rank": 1', b'"rank":"'),
+    "the number of another rank": lambda text: text.replace(b'"rank": 1', b'"rank": 0'),
+}
+
+
+@pytest.mark.parametrize("kind", ["steps", "calls"])
+@pytest.mark.parametrize("damage", _HEADERS)
+def test_a_rank_whose_header_is_damaged_is_left_out_and_named(damage: str, kind: str, tmp_path: Path) -> None:
+    """No figure comes from its files; the verdict says which file it is."""
+    Job("ddp", 2).run(30).write(tmp_path)
+    path = tmp_path / f"rank0001.{kind}"
+    path.write_bytes(_HEADERS[damage](path.read_bytes()))
+    content = summarized(tmp_path)
+
+    assert (1, 26) == (content["ranks"], content["steps"])
+    assert "rank0001" in content["file_notes"][0]
+    assert "1 of 2 ranks" in "\n".join(lines(content))
+    assert "files   rank0001" in "\n".join(lines(content))
+
+
+@pytest.mark.parametrize(
+    ("kept", "rest", "steps"),
+    [
+        (0, b"", 0),
+        (0, bytes(range(1, 121)) * 5, 0),
+        (9, bytes(120 * 5), 9),
+        (9, bytes(60), 9),
+        (9, bytes(range(1, 121)) * 5, 9),
+        (9.5, bytes(120 * 5), 9),
+        (29.5, b"", 29),
+    ],
+)
+def test_steps_before_damage_count(kept: float, rest: bytes, steps: int, tmp_path: Path) -> None:
+    """Zeros as after a power failure, noise, and half a record end a file; what was before it is as it was."""
+    Job("ddp", 2).run(30).write(tmp_path)
+    path = tmp_path / "rank0001.steps"
+    path.write_bytes(path.read_bytes()[: 4096 + int(120 * kept)] + rest)
+    content = summarized(tmp_path)
+
+    assert max(0, steps - 4) == content["steps"]
+    assert content["file_notes"]
+    assert 26e6 < content["step_ns"]["median"] < 31e6 or not content["steps"]
+
+
+@pytest.mark.parametrize(("kept", "rest"), [(9.5, bytes(400)), (9.5, bytes(40)), (9, bytes(range(160, 0, -1)) * 2)])
+def test_calls_that_none_can_be_do_not_count(kept: float, rest: bytes, tmp_path: Path) -> None:
+    """Half a call and zeros look like one, but for the rank's own time, which never shrinks."""
+    Job("ddp", 2).run(30).write(tmp_path)
+    path = tmp_path / "rank0001.calls"
+    path.write_bytes(path.read_bytes()[: 4096 + int(80 * kept)] + rest)
+    content = summarized(tmp_path)
+
+    assert ["rank0001.calls is damaged after 9 whole records"] == content["file_notes"]
+    assert 26 == content["steps"]
+
+
+def test_a_missing_record_ends_what_is_read(tmp_path: Path) -> None:
+    """Steps after a gap would be others than those of the other ranks."""
+    Job("ddp", 2).run(30).write(tmp_path)
+    path = tmp_path / "rank0000.steps"
+    text = path.read_bytes()
+    path.write_bytes(text[: 4096 + 1200] + text[4096 + 1320 :])
+
+    assert "rank0000.steps is damaged after 10 whole records" == summarized(tmp_path)["file_notes"][0]
+
+
+def test_files_of_two_jobs_are_not_one(tmp_path: Path) -> None:
+    """A rank that says that its job has another number of ranks is left out."""
+    Job("ddp", 2).run(30).write(tmp_path)
+    Job("ddp", 4).run(30).write(tmp_path / "other")
+    for kind in ("steps", "calls"):
+        (tmp_path / "other" / f"rank0003.{kind}").rename(tmp_path / f"rank0003.{kind}")
+    content = summarized(tmp_path)
+
+    assert (2, 2) == (content["ranks"], content["world_size"])
+    assert ["rank0003.steps is of a job of 4 ranks, others here are of 2"] == content["file_notes"]
+
+
+def test_a_folder_of_which_nothing_can_be_read_says_why(tmp_path: Path) -> None:
+    """The first file and its fault, and exit code 1."""
+    (tmp_path / "rank0000.steps").write_bytes(b"1234567")
+    result = CliRunner().invoke(cli, ["watch", str(tmp_path)])
+
+    assert 1 == result.exit_code
+    assert "rank0000.steps ends in its header, after 7 of 4,096 bytes" in result.output

@@ -1,0 +1,51 @@
+"""When a capture is asked for, from files whose truth is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptrace.watch import account, trigger
+from dptrace.watch.follow import Follower
+from dptrace.watch.records import CORE_WAIT_BITS
+from dptrace.watch.trigger import Trigger
+from tests.support.watch_records import Job, Plant
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A reader looks twice a second, and pauses after a capture.
+    monkeypatch.setattr(account, "_BATCH", 10)
+    monkeypatch.setattr(trigger, "_PAUSE_S", 0.0)
+
+
+def reasons(folder: Path, job: Job) -> list[str]:
+    asks = Trigger(folder, 9, 5)
+    asks.say = lambda text: None
+    Follower(job.write(folder), asks).poll()
+    return [capture.why for capture in asks.captures]
+
+
+def test_each_capture_needs_late_steps_of_its_own(tmp_path: Path) -> None:
+    """Ten late steps ask for one; a single one after the pause asks for none; ten more do."""
+    late = [Plant(1, "forward", 20.0, when) for when in ((60, 75), (172, 173), (230, 245))]
+    found = reasons(tmp_path, Job("ddp", 3, late).run(260))
+
+    assert 2 == len(found)
+    assert all("rank 1 was late" in why and "took longer in forward" in why for why in found)
+
+
+@pytest.mark.parametrize(("waits", "reason"), [(0, "no rank was late"), (999, "for a core, which other processes had")])
+def test_a_slow_step_without_a_late_rank_says_what_is_known(waits: int, reason: str, tmp_path: Path) -> None:
+    """Communication only where the ranks had their cores."""
+    job = Job("ddp", 3).run(70)
+    for rank in job.ranks:
+        rank.flags = waits << CORE_WAIT_BITS
+        rank.waits(2, rank.time + 200_000_000)
+    job.run(1)
+    for rank in job.ranks:
+        rank.flags = 0
+    (why,) = reasons(tmp_path, job.run(20))
+
+    assert reason in why
