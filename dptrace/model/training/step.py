@@ -385,7 +385,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def overlap(self) -> float | None:
         """Return the share of the communication that is hidden; None without communication."""
-        return 1 - self.exposed_s / self.communication_s if self.communication_s else None
+        return max(0.0, 1 - self.exposed_s / self.communication_s) if self.communication_s else None
 
     @property
     def efficiency(self) -> float:
