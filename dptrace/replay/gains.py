@@ -75,7 +75,7 @@ class Measurer:
         """The run as it was, and without the waits that only times suggest, if it has any."""
         return (self.replay.base, self.replay.strict) if self._inferred else (self.replay.base,)
 
-    @property
+    @cached_property
     def _inferred(self) -> bool:
         """Whether waits are in the graph that only times suggest: the range is then that with and without them."""
         return bool(self.replay.model.graph.edge.of(*INFERRED).any())
@@ -193,7 +193,7 @@ class Measurer:
         A step that stays about as long is above what hosts and devices need, as it was; and where some of the changes
         leave no more than the predicted step to do, all of them, which only make things shorter, do not either.
         """
-        replay, own = self.replay, frozenset(changes)
+        replay, own, most = self.replay, frozenset(changes), None
         if predicted > (1 - _NOTABLE) * self.step_ns:
             return replay.steady
         if all(change.keeps_tasks for change in changes):
@@ -201,7 +201,8 @@ class Measurer:
             least = min(known, key=replay.bound)
             if replay.bound(least) <= predicted:
                 return least
-        self._known[own] = steady = steady_state(model)
+            most = SteadyState(min(one.host_ns for one in known), min(one.device_ns for one in known))
+        self._known[own] = steady = steady_state(model, most)
         return steady
 
     def _range(

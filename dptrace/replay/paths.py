@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.core.columns import Columns
-from dptrace.core.intervals import Int64, members
+from dptrace.core.intervals import Int64, members, repeated
 from dptrace.core.table import with_strings
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import EdgeKind, Graph, TaskKind
@@ -60,11 +60,17 @@ def chain_to(graph: Graph, binding: Int64, task: int, times: Times, since_ns: in
     before[bound] = graph.edge.src[binding[bound]]
     if since_ns is not None:
         before[times.start_ns <= since_ns] = -1
-    # A view's entries are Python's integers: a chain can have as many tasks as the graph.
-    tasks, view = [task], before.data
-    while (task := view[task]) >= 0:
-        tasks.append(task)
-    chain = np.array(tasks, np.int64)
+    # A chain can have as many tasks as the graph. Most follow the task with the number before theirs, so that only the
+    # jumps between such runs are followed one by one.
+    number = np.arange(len(graph))
+    begins = np.maximum.accumulate(np.where(before == number - 1, 0, number))
+    lasts, firsts = [task], [int(begins[task])]
+    while (task := int(before[firsts[-1]])) >= 0:
+        lasts.append(task)
+        firsts.append(int(begins[task]))
+    last = np.array(lasts, np.int64)
+    run, nth = repeated(last - np.array(firsts, np.int64) + 1)
+    chain = last[run] - nth
     edge = binding[chain]
     edge[-1] = -1
     return Chain(chain, edge)

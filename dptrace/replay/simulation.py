@@ -432,21 +432,36 @@ class SteadyState(msgspec.Struct, frozen=True):
         return max(self.host_ns, self.device_ns)
 
 
-def steady_state(model: Model) -> SteadyState:
+def steady_state(model: Model, most: SteadyState | None = None) -> SteadyState:
     """Replay the hosts as if they never waited for devices, and the devices as if hosts took no time.
 
     A recording of a few steps need not be in its steady state: at its start the host may be ahead of the device by
     more than its queue holds later, or behind.
+
+    Args:
+        most: what each side needs at most. Where one needs more than the other can, that one is not replayed.
     """
     edge = model.graph.edge
     free = with_times(model, lag_ns=np.where(edge.of(*_FREE), NEVER, edge.lag_ns))
     graph = free.graph
-    on_device = graph.of(TaskKind.MEMORY, TaskKind.COMMUNICATION, TaskKind.TRANSFER)
-    if not model.run.on_cpu:
-        on_device |= graph.of(TaskKind.COMPUTE)
-    hosts = with_times(free, np.where(on_device, 0, graph.duration_ns))
-    devices = without_host(with_times(free, np.where(graph.of(TaskKind.MARK), 0, graph.duration_ns)))
-    return SteadyState(_host_step(model, run_of(hosts.graph)), _device_step(model, run_of(devices.graph)))
+
+    def host_ns() -> int:
+        on_device = graph.of(TaskKind.MEMORY, TaskKind.COMMUNICATION, TaskKind.TRANSFER)
+        if not model.run.on_cpu:
+            on_device |= graph.of(TaskKind.COMPUTE)
+        return _host_step(model, run_of(with_times(free, np.where(on_device, 0, graph.duration_ns)).graph))
+
+    def device_ns() -> int:
+        devices = without_host(with_times(free, np.where(graph.of(TaskKind.MARK), 0, graph.duration_ns)))
+        return _device_step(model, run_of(devices.graph))
+
+    if most is None:
+        return SteadyState(host_ns(), device_ns())
+    if most.host_ns >= most.device_ns:
+        host = host_ns()
+        return SteadyState(host, most.device_ns if host >= most.device_ns else device_ns())
+    device = device_ns()
+    return SteadyState(most.host_ns if device >= most.host_ns else host_ns(), device)
 
 
 def _host_step(model: Model, simulation: Simulation) -> int:

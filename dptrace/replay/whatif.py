@@ -101,8 +101,11 @@ def unexplained_ns(model: Model) -> int:
 def inferred_ns(model: Model) -> int:
     """Return how much of the worst device's time waits explain that only times suggest, over the recording."""
     edge = model.graph.edge
+    inferred = edge.dst[edge.of(*INFERRED)]
+    if not len(inferred):
+        return 0
     explained = np.zeros(len(model.graph), np.int64)
-    explained[edge.dst[edge.of(*INFERRED)]] = 1
+    explained[inferred] = 1
     late = np.maximum(residuals(model.without_inferred().graph), 0) * explained
     return max((int(late[process.interval_tasks].sum()) for process in model.processes), default=0)
 

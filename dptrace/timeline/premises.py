@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, union
+from dptrace.core.intervals import Int64, union, unique
 from dptrace.core.notes import LABELS, LAUNCHES, RECORDS, Note
 from dptrace.core.units import plural, share
 from dptrace.readers.trace import Category, Trace
@@ -152,7 +152,7 @@ def _repeated(trace: Trace, calls: Int64) -> float:
 def _records(trace: Trace) -> Iterator[Note]:
     """Yield a note if calls that launch work have no record of it: the profiler has lost records of the GPU."""
     on_device = trace.category >= Category.KERNEL
-    used = np.unique(trace.correlation[on_device])
+    used = unique(trace.correlation[on_device])
     launching = (trace.category == Category.LAUNCH) & (trace.correlation > 0)
     # Once the device has been idle, all that was launched before has run: it does not wait beyond the file's end.
     start, end = union(trace.start_ns[on_device], trace.end_ns[on_device])

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple, replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
@@ -567,8 +567,7 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     add_inferred(inferred, graph, processes)
     more = _over(inferred.table(), transfers, len(graph))
     if len(more):
-        edge = Edge.concat([graph.edge, more])
-        graph = replace(graph, **_ordered(edge, graph.start_ns, graph.contradicted))
+        graph = replace(graph, **_inserted(graph, more))
     return Model(run, graph, tuple(processes), transfers, transfers.ends(len(graph)), place, of)
 
 
@@ -686,6 +685,18 @@ def _ordered(edge: Edge, start: Int64, contradicted: int = 0) -> dict[str, Any]:
     ordered, first, order = order_tasks(edge, start)
     left_out = contradicted + len(edge) - len(ordered)
     return {"edge": ordered, "first": first, "order": order, "contradicted": left_out, "prepared": []}
+
+
+def _inserted(graph: Graph, more: Edge) -> dict[str, Any]:
+    """Return the fields of a graph that more edges change; its order stays where it has them, too."""
+    place = np.empty(len(graph), np.int64)
+    place[graph.order] = np.arange(len(graph))
+    if (place[more.src] >= place[more.dst]).any():
+        return _ordered(Edge.concat([graph.edge, more]), graph.start_ns, graph.contradicted)
+    more = more.take(np.argsort(more.dst, kind="stable"))
+    at = graph.first[more.dst + 1]
+    edge = Edge(*(np.insert(old, at, new) for old, new in zip(astuple(graph.edge), astuple(more), strict=True)))
+    return {"edge": edge, "first": graph.first + np.searchsorted(more.dst, np.arange(len(graph) + 1)), "prepared": []}
 
 
 def _notes(model: Model) -> list[str]:

@@ -23,6 +23,7 @@ from dptrace.replay.graph.waits import (
     add_stream_waits,
     blocking_calls,
     device_order,
+    passing,
 )
 from dptrace.timeline.host_events import NEEDS_EVENTS, Pauses, Work, awaited
 from dptrace.timeline.model import UNKNOWN, Kind, Timeline
@@ -143,7 +144,7 @@ def _hidden_waits(
     chosen = np.flatnonzero(device.communication & (device.launched_by >= 0)) if on_cpu else np.arange(len(device))
     launch = np.append(host.start_ns, UNKNOWN)[device.launched_by[chosen]]
     work = Work(device.start_ns[chosen], device.end_ns[chosen], launch, device.lane[chosen], device.message[chosen])
-    needs_events = np.array([NEEDS_EVENTS.match(name) is not None for name in names], np.bool_)
+    needs_events = passing(NEEDS_EVENTS.match, names)
     place = host.name[before[event]].astype(np.int64) * len(names) + host.name[event]
     pauses = Pauses(host.end_ns[before[event]], host.start_ns[event], needs_events[host.name[event]], place)
     interval = awaited(pauses, work, on_cpu=on_cpu)

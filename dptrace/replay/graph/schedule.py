@@ -23,8 +23,9 @@ from dptrace.replay.graph.sums import chains_of, followers_of, parts_of
 _LEAST = np.iinfo(np.int64).min
 _MIN_RANKS, _MIN_WIDTH = 32, 16
 """From so many ranks on, and so many joins to a level, joins are visited level by level instead of one by one."""
-_MOST_KEPT, _MOST_KEPT_TASKS = 4, 4_000_000
-"""Runs that others are computed from: as recorded, without inferred waits, of hosts alone, of devices alone."""
+_MOST_KEPT, _MOST_KEPT_TASKS = 5, 4_000_000
+"""Runs that others are computed from: as recorded, without inferred waits, of hosts alone, of devices alone, and the
+last one, since changes are made one after the other."""
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -211,13 +212,19 @@ class Schedule:
         found = Simulation.of(self, duration_ns, lag_ns)
         if found is None:
             return self._plain.run(duration_ns, lag_ns)
-        if len(self.parts) > 2 and len(self._known) < min(_MOST_KEPT, _MOST_KEPT_TASKS // len(self.graph)):
+        room = min(_MOST_KEPT, _MOST_KEPT_TASKS // len(self.graph))
+        if room == _MOST_KEPT:
+            del self._known[_MOST_KEPT - 1 :]
+        if len(self._known) < room:
             self._known.append(found)
         return found
 
     def _nearest(self, duration_ns: Int64, lag_ns: Int64) -> tuple[list[int], Simulation | None]:
-        """Return the run before that differs in the fewest processes, and in which; None where all differ in many."""
-        most = len(self.parts) // 2
+        """Return the run before that differs in the fewest processes, and in which; None where all differ in many.
+
+        Of one process, only an equal run saves anything.
+        """
+        most = len(self.parts) // 2 if len(self.parts) > 2 else 0
         found: tuple[list[int], Simulation | None] = [], None
         for base in self._known:
             changed = self._changed(base, duration_ns, lag_ns, most)
@@ -261,11 +268,13 @@ class Schedule:
         place = 0
         for join, size in enumerate(sizes):
             end, latest = place + size, known[source[place]] + since[place]
-            for other in range(place + 1, end):
-                came = known[source[other]] + since[other]
+            place += 1
+            while place < end:
+                came = known[source[place]] + since[place]
+                place += 1
                 if came > latest:
                     latest = came
-            known[join], place = latest, end
+            known[join] = latest
         return np.array(known, np.int64)
 
 

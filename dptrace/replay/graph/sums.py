@@ -135,8 +135,11 @@ def _one_by_one(step: Int64, first: Int64, leaves: Int64) -> Int64:
 
 def _end_of(pointer: Int64) -> Int64:
     """Return where each entry ends that goes on with what it points to."""
-    while len(further := np.flatnonzero(pointer[pointer] != pointer)):
-        pointer[further] = pointer[pointer[further]]
+    further = np.flatnonzero(pointer[pointer] != pointer)
+    while len(further):
+        ahead = pointer[pointer[further]]
+        pointer[further] = ahead
+        further = further[pointer[ahead] != ahead]
     return pointer
 
 

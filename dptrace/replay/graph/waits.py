@@ -18,8 +18,24 @@ from dptrace.replay.graph.events import NOT_RECORDED, HostEvents, RankEvents, pr
 from dptrace.replay.graph.model import EdgeKind, Edges
 from dptrace.timeline.launch_calls import LAUNCH_NS, WAIT_CALL
 
+
+@lru_cache(1 << 10)
+def passing(test: Callable[[str], object], names: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Return which names pass a test: ranks have the same names, as a rule in the same order."""
+    passes = np.fromiter((_passes(test, name) for name in names), np.bool_, len(names))
+    passes.setflags(write=False)
+    return passes
+
+
+@lru_cache(1 << 16)
+def _passes(test: Callable[[str], object], name: str) -> bool:
+    return bool(test(name))
+
+
 # The device side of one process: what follows what on a stream, what launched it, and the lags of both.
 
+_GRAPH_LAUNCH = re.compile("GraphLaunch")
+_MESSAGE = re.compile("|".join(map(re.escape, GLOO_MESSAGES)))
 
 US = 1000
 _DEFAULT_LATENCY_NS = 8 * US
@@ -87,7 +103,7 @@ class DeviceOrder(Columns, frozen=True):
         edges.add(call, tasks[launched], lag, EdgeKind.LAUNCH, from_end=after >= 0)
         queued = np.flatnonzero(self.previous >= 0)
         before = self.previous[queued]
-        graphs = np.fromiter(("GraphLaunch" in name for name in names), np.bool_, len(names))
+        graphs = passing(_GRAPH_LAUNCH.search, names)
         own = self.launched_by[queued]
         # What orders these, the file does not say: they keep their recorded gaps.
         opaque = (own < 0) | ((own == self.launched_by[before]) & graphs[host.name[own]])
@@ -127,7 +143,7 @@ def device_order(events: RankEvents, host: HostEvents, communication: NDArray[np
         lane=lane,
         lanes=len(known),
         communication=communication,
-        message=np.array([name.startswith(GLOO_MESSAGES) for name in events.names], np.bool_)[events.name],
+        message=passing(_MESSAGE.match, events.names)[events.name],
         launched_by=launched_by,
         previous=previous,
         latency_ns=latency,
@@ -255,7 +271,8 @@ def add_stream_waits(
     producer = np.where(np.isin(collective, target), -1, _producers(host, device, collective))
     made = producer >= 0
     edges.add(tasks[producer[made]], tasks[collective[made]], _AFTER_NS, EdgeKind.PRODUCE)
-    waits = np.setdiff1d(_wait_calls(events, host, device, names, collective), recorded)
+    waits = unique(_wait_calls(events, host, device, names, collective))
+    waits = waits[~np.append(mask_of(recorded, len(host)), False)[waits]]
     joining, count = _joining(host, device, waits)
     found = _joined(device, collective, joining, count)
     side = _side_streams(device, joining)
@@ -269,7 +286,7 @@ def _wait_calls(
     events: RankEvents, host: HostEvents, device: DeviceOrder, names: tuple[str, ...], collective: Int64
 ) -> Int64:
     """Return the host events that let a stream wait for another, apart from those that launching a collective needs."""
-    is_wait = np.fromiter((_passes(WAIT_CALL.match, name) for name in names), np.bool_, len(names))
+    is_wait = passing(WAIT_CALL.match, names)
     chosen = is_wait[events.call_name] & ~events.call_in_nccl
     request = events.call_request
     launching = unique(request[events.launch[collective]])
@@ -407,16 +424,9 @@ class BlockingCalls(Columns, frozen=True):
         return np.where(self.queue, EdgeKind.QUEUE, EdgeKind.SYNCHRONIZE).astype(np.uint8)
 
 
-@lru_cache(1 << 16)
-def _passes(test: Callable[[str], object], name: str) -> bool:
-    """Return whether a name passes a test: ranks have the same names."""
-    return bool(test(name))
-
-
 def _named(host: HostEvents, names: tuple[str, ...], test: Callable[[str], object]) -> NDArray[np.bool_]:
     """Return which host events have a name that passes a test."""
-    passes = np.fromiter((_passes(test, name) for name in names), np.bool_, len(names))
-    chosen: NDArray[np.bool_] = passes[host.name]
+    chosen: NDArray[np.bool_] = passing(test, names)[host.name]
     return chosen
 
 
@@ -509,8 +519,7 @@ def _queueing(host: HostEvents, device: DeviceOrder, names: tuple[str, ...], las
 def _copying(events: RankEvents, host: HostEvents, device: DeviceOrder, last: Int64) -> tuple[Int64, Int64]:
     """A copy between host and device whose call returns only after it is done is a blocking one."""
     names = events.names
-    is_copy = np.fromiter((_passes(_COPY.search, name) for name in names), np.bool_, len(names))
-    is_copy &= ~np.fromiter((_passes(_ON_DEVICE.search, name) for name in names), np.bool_, len(names))
+    is_copy = passing(_COPY.search, names) & ~passing(_ON_DEVICE.search, names)
     event = np.flatnonzero(events.memory[last] & (last >= 0) & (host.end_ns > host.start_ns))
     copy = last[event]
     waited = is_copy[events.name[copy]] & (host.end_ns[event] >= device.end_ns[copy])

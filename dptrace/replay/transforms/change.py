@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import ClassVar
 
 import msgspec
@@ -294,7 +295,7 @@ _MOSTLY = 0.5
 """Share of a blocking call from which it counts as what it overlaps."""
 
 
-class HostTime(Change, frozen=True, eq=False):
+class HostTime(Change, frozen=True, eq=False, dict=True):
     """What hosts do at some times takes no time; one entry per call, pause or hand-over in each array."""
 
     what: str
@@ -312,15 +313,28 @@ class HostTime(Change, frozen=True, eq=False):
 
     def apply(self, model: Model) -> Model:
         durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
-        own = self.index >= 0
-        task, edge = self.index[own], -1 - self.index[~own]
-        durations[task] -= np.minimum(self.inside_ns[own], np.maximum(durations[task], 0))
-        less = np.minimum(self.inside_ns[~own], np.maximum(lags[edge], 0))
+        task, of_task, edge, of_edge, twin, has_twin = self._places
+        durations[task] -= np.minimum(of_task, np.maximum(durations[task], 0))
+        less = np.minimum(of_edge, np.maximum(lags[edge], 0))
         lags[edge] -= less
-        twin = self.twin[~own]
-        lags[twin[twin >= 0]] -= less[twin >= 0]
+        lags[twin] -= less[has_twin]
         lags[self.waits] = NEVER
         return with_times(model, durations, lags)
+
+    @cached_property
+    def _places(self) -> tuple[Int64, ...]:
+        """Tasks and how much of each, edges and how much of each, twins of edges, and which edges have one."""
+        own = self.index >= 0
+        twin = self.twin[~own]
+        has_twin = np.flatnonzero(twin >= 0)
+        return (
+            self.index[own],
+            self.inside_ns[own],
+            -1 - self.index[~own],
+            self.inside_ns[~own],
+            twin[has_twin],
+            has_twin,
+        )
 
 
 def host_time(

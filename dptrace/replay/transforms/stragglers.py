@@ -117,13 +117,15 @@ def without_cuts(model: Model, cuts: Sequence[tuple[Int64, ...]]) -> Model:
     """Return a model without pieces of the hosts' and devices' time."""
     durations, lags = model.graph.duration_ns.copy(), model.graph.edge.lag_ns.copy()
     for index, twin, cut in cuts:
-        task = index >= 0
-        np.subtract.at(durations, index[task], cut[task])
-        np.subtract.at(lags, -1 - index[~task], cut[~task])
-        np.subtract.at(lags, twin[twin >= 0], cut[twin >= 0])
+        of_task, of_twin = index >= 0, twin >= 0
+        task, edge, other = index[of_task], -1 - index[~of_task], twin[of_twin]
+        np.subtract.at(durations, task, cut[of_task])
+        np.subtract.at(lags, edge, cut[~of_task])
+        np.subtract.at(lags, other, cut[of_twin])
         # A late rank's excess and what all ranks share may be cut from one pause.
-        np.maximum(durations, np.minimum(model.graph.duration_ns, 0), out=durations)
-        np.maximum(lags, np.minimum(model.graph.edge.lag_ns, 0), out=lags)
+        durations[task] = np.maximum(durations[task], np.minimum(model.graph.duration_ns[task], 0))
+        for own in (edge, other):
+            lags[own] = np.maximum(lags[own], np.minimum(model.graph.edge.lag_ns[own], 0))
     return with_times(model, durations, lags)
 
 
