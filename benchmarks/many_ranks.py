@@ -44,6 +44,9 @@ VERBS = {
     "report": "report -q -o report.html --force",
     "diff": "diff -q {folder}",
     "whatif": "whatif -q --no-straggler",
+    "advise": "advise -q",
+    "kernels": "kernels -q",
+    "path": "critical-path -q",
 }
 
 

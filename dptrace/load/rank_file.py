@@ -231,7 +231,7 @@ def _code(rooms: tuple[str, ...] = _FIGURE_PACKAGES) -> tuple[str, ...]:
 def _code_of(room: str) -> str:
     digest = blake2b(digest_size=16)
     root = Path(__file__).resolve().parents[1]
-    kinds = ("*.py", "*.csv")  # the tables of GPUs and links too
+    kinds = ("*.py", "*.csv", "*.md")  # the tables of GPUs and links, and the texts of checklists, too
     for path in sorted(path for kind in kinds for path in (root / room).rglob(kind)):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from dptrace.model.planning.decision import RULES, Question, ask
 from dptrace.model.scaling import gustafson_efficiency
 from dptrace.record.options.modes import REPLICATED, modes_with
 from dptrace.replay.changes import changes_of
-from dptrace.replay.findings import compute_findings_of, findings_of
+from dptrace.replay.findings import compute_findings_of, findings_of, stored_answer
 from dptrace.replay.whatif import WhatIf, replay_of_some
 from dptrace.run.run import Run
 
@@ -371,22 +371,34 @@ def _sends_wide(run: Run) -> bool:
 def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction: None) -> list[Check]:
     """Return the items with their gain; of the sizes of buckets, the best.
 
+    While the cache has them, they need no replay.
+
     Args:
         progress: called with the fraction that is done.
     """
-    found: dict[str, Check] = {}
-    items = list(applicable_checks(run))
+    items = tuple(applicable_checks(run))
+    question = "; ".join(("what-ifs", *(f"{item.texts or item.name} {item.number}: {item.typed}" for item in items)))
+    return list(stored_answer(run, question, tuple[Check, ...], lambda: _all_answered(run, items, progress)))
+
+
+def _all_answered(run: Run, items: Sequence[WhatIfCheck], progress: Callable[[float], None]) -> tuple[Check, ...]:
+    found, late = dict[str, Check](), list[WhatIf]()
     step_ns = float(run.steps()["wall_ns"].mean())
     for number, item in enumerate(items, 1):
-        one = _answered(run, item, step_ns)
+        one = _answered(run, item, step_ns, late)
         progress(number / len(items))
         before = found.get(item.name)
         if before is None or (one.gain_s or -1e9) > (before.gain_s or -1e9):
             found[item.name] = one
-    return list(found.values())
+    return tuple(found.values())
 
 
-def _answered(run: Run, item: WhatIfCheck, step_ns: float) -> Check:
+def _answered(run: Run, item: WhatIfCheck, step_ns: float, late: list[WhatIf]) -> Check:
+    """Return an item with its gain.
+
+    Args:
+        late: the answer without any late rank, which is what other items come on top of; empty until it is known.
+    """
     texts = RECORDED_TEXTS[item.texts or item.name]
     about: dict[str, Any] = {
         "what": texts.what.format(item.number),
@@ -397,7 +409,11 @@ def _answered(run: Run, item: WhatIfCheck, step_ns: float) -> Check:
     try:
         replay = replay_of_some(run)
         answer = replay.whatif(changes_of(**item.changes))
-        beyond = replay.whatif(changes_of(**item.beyond)) if item.beyond else None
+        if item.name == "straggler":
+            late.append(answer)
+        beyond = None
+        if item.beyond:
+            beyond = late[0] if late else replay.whatif(changes_of(**item.beyond))
     except DptraceError as error:
         return Check(status="skip", reason=f"not known: {error}", **about)
     before = answer.measured_step_ns if beyond is None else beyond.predicted_step_ns
@@ -481,11 +497,15 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
 
 def _represented(run: Run) -> list[str]:
     """Say how many ranks are replayed, where others are like them."""
-    try:
-        of = replay_of_some(run).model.of
-    except DptraceError:  # each item says that no replay can be made
-        return []
-    return [] if of is None else [of.text]
+
+    def text() -> str:
+        try:
+            of = replay_of_some(run).model.of
+        except DptraceError:  # each item says that no replay can be made
+            return ""
+        return "" if of is None else of.text
+
+    return [known] if (known := stored_answer(run, "replayed ranks", str, text)) else []
 
 
 def _with_gain(finding: Check, replayed: Check) -> Check:

@@ -38,7 +38,7 @@ from dptrace.replay.transforms.change import (
 )
 from dptrace.replay.transforms.launches import CudaGraphs, NoRecompute, WithoutTasks
 from dptrace.replay.transforms.schedule import Reschedule
-from dptrace.run.kernels import operator_calls_of
+from dptrace.run.kernels import CallsOf
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
@@ -63,7 +63,7 @@ class GainContext:
         """
         run = self.model.run
         own = [run.timelines[number] for number in self._devices]
-        return ComputeContext(tuple(own), tuple(operator_calls_of(run, timeline) for timeline in own))
+        return ComputeContext(tuple(own), CallsOf(run, own))
 
     @cached_property
     def tasks(self) -> Int64:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dptrace.core.patterns import matches
@@ -113,7 +114,17 @@ def detected_in_compute(run: Run) -> tuple[Finding, ...]:
 
     _check_intervals(run)
     timelines = [timeline for timeline in run.timelines if not timeline.on_cpu]
-    return compute_findings(timelines, [operator_calls_of(run, timeline) for timeline in timelines])
+    return compute_findings(timelines, CallsOf(run, timelines))
+
+
+class CallsOf(msgspec.Struct, frozen=True):
+    """The operators and labels of the ranks of some timelines, which are read as they are asked for."""
+
+    run: Run
+    timelines: Sequence[Timeline]
+
+    def __iter__(self) -> Iterator[OperatorCalls]:
+        return (operator_calls_of(self.run, timeline) for timeline in self.timelines)
 
 
 def _check_intervals(run: Run) -> None:

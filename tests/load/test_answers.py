@@ -15,6 +15,8 @@ import pytest
 import dptrace
 from dptrace.core.table import step_number
 from dptrace.load import rank_file
+from dptrace.replay import advice
+from dptrace.replay.advice import recorded_advice
 from dptrace.replay.finding_list import FindingList
 from dptrace.replay.findings import compute_findings_of, findings_of, stored_answer
 from tests.support.paths import TRACES
@@ -64,6 +66,15 @@ def test_what_is_read_is_what_was_computed(name: str, folder: Path, monkeypatch:
     no_replay(monkeypatch)
     assert first == uncached == answers(dptrace.open(path))
     assert listed == findings_of(dptrace.open(path))
+
+
+def test_a_repeated_advice_replays_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its what-ifs are kept as findings are, and say the same as without a cache."""
+    first, uncached = recorded_advice(dptrace.open(folder)), recorded_advice(dptrace.open(folder, cache=False))
+
+    no_replay(monkeypatch)
+    monkeypatch.setattr(advice, "replay_of_some", lambda *_: pytest.fail("was replayed again"))
+    assert first == uncached == recorded_advice(dptrace.open(folder))
 
 
 @needs_real_traces

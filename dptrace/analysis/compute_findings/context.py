@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -64,7 +64,7 @@ class StepKernels(Columns, frozen=True):
         return np.array(values, dtype)[self.index] if len(values) else np.zeros(len(self), dtype)
 
 
-def step_kernels(timelines: Sequence[Timeline], recorded: Sequence[OperatorCalls]) -> StepKernels:
+def step_kernels(timelines: Sequence[Timeline], recorded: Iterable[OperatorCalls]) -> StepKernels:
     """Collect the kernels of GPUs; on a CPU, operators contain each other, so there is none."""
     numbers: dict[tuple[str, str, OperatorInputs], int] = {}
     parts, origin = [], 0
@@ -139,7 +139,8 @@ class ComputeContext(StepContext, frozen=True, dict=True):
     """The devices with steps, and the calls of each one's rank; calls are empty where they were not read."""
 
     timelines: tuple[Timeline, ...]
-    calls: tuple[OperatorCalls, ...]
+    calls: Iterable[OperatorCalls]
+    """Of many ranks, read one after the other: only their kernels are kept."""
 
     @cached_property
     def kernels(self) -> StepKernels:

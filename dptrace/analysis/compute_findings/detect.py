@@ -7,7 +7,8 @@ a short kernel. Each cost is how much shorter a step would be without this cause
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -264,16 +265,16 @@ DETECTORS: dict[Callable[[ComputeContext], list[Finding]], tuple[str, ...]] = {
 """Each detector with the kinds that it finds."""
 
 
-def compute_findings(timelines: Sequence[Timeline], calls: Sequence[OperatorCalls]) -> tuple[Finding, ...]:
+def compute_findings(timelines: Sequence[Timeline], calls: Iterable[OperatorCalls]) -> tuple[Finding, ...]:
     """Return the findings that cost at least one percent of a step.
 
     Args:
         timelines: the devices of a run.
         calls: the calls of each one's rank, in the same order; empty ones allow fewer findings.
     """
-    pairs = [(t, own) for t, own in zip(timelines, calls, strict=True) if len(t.windows) and not t.on_cpu]
-    if not pairs:
+    chosen = [len(timeline.windows) > 0 and not timeline.on_cpu for timeline in timelines]
+    if not any(chosen):
         return ()
-    context = ComputeContext(tuple(t for t, _ in pairs), tuple(own for _, own in pairs))
+    context = ComputeContext(tuple(compress(timelines, chosen)), compress(calls, chosen))
     found = [finding for detector in DETECTORS for finding in detector(context)]
     return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.counted_ns))
