@@ -21,7 +21,8 @@ from dptrace.replay.gains import GainEstimate, Measurer, late_ranks
 from dptrace.replay.stalls import shared_stalls
 from dptrace.replay.transforms.change import Change, HiddenCollectives
 from dptrace.replay.transforms.stragglers import NoStraggler
-from dptrace.replay.whatif import replay_of_some
+from dptrace.replay.whatif import replay_of_some, representatives_of
+from dptrace.run.kernels import detected_in_compute
 from dptrace.run.run import Run
 
 Progress = Callable[[float], None]
@@ -142,6 +143,18 @@ class FindingList:
         what = finding.text.partition(",")[0].rstrip(".")
         alone = duration(finding.gain.ns or 0)
         return f"{text}; {duration(ns)} are part of another one, which gains {alone} alone: {what}."
+
+    def detected_in_compute(self) -> tuple[Finding, ...]:
+        """Return the findings on compute, without gains; of many ranks, on that of those that are replayed.
+
+        Raises:
+            DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
+        """
+        run = self._run
+        of = representatives_of(run) if any(len(timeline.windows) for timeline in run.timelines) else None
+        if of is not None:
+            run = run.select(ranks=set(run.ranks) & set(of.run.ranks))
+        return detected_in_compute(run)
 
     def of_others(self, found: Sequence[Finding], after: bool) -> tuple[Finding, ...]:
         """Return more findings with what each gains, of the run as it was or after those that the list has."""

@@ -67,9 +67,8 @@ def compute_findings_of(run: Run, *, after: bool = False) -> tuple[Finding, ...]
     """
 
     def found() -> tuple[Finding, ...]:
-        from dptrace.run.kernels import detected_in_compute
-
-        return _list_of(run).of_others(detected_in_compute(run), after)
+        listed = _list_of(run)
+        return listed.of_others(listed.detected_in_compute(), after)
 
     return _once(run, _AFTER_THOSE if after else _ON_COMPUTE, found)
 

@@ -663,12 +663,17 @@ def replay_of_some(run: Run, alone: Sequence[int] = ()) -> Replay:
     Args:
         alone: ranks that stand for no others.
     """
+    return replay_of(run, representatives_of(run, alone))
+
+
+def representatives_of(run: Run, alone: Sequence[int] = ()) -> Representatives | None:
+    """Return the ranks that :func:`replay_of_some` replays, which are chosen once; None of all."""
     whole = whole_run(run)
     selected = run.ranks if run is not whole and len(run.ranks) <= MOST_REPLAYED else ()
     known: dict[object, Representatives | None] = vars(run).setdefault("representatives", {})
     if (key := tuple(alone)) not in known:
         known[key] = representatives(whole, selected, alone)
-    return replay_of(run, known[key])
+    return known[key]
 
 
 def whatif(run: Run, changes: Sequence[Change], all_ranks: bool = False) -> WhatIf:

@@ -20,10 +20,14 @@ from dptrace.replay import representatives
 from dptrace.replay.advice import recorded_advice
 from dptrace.replay.changes import changes_of
 from dptrace.replay.counterfactual import GainContext, counterfactual
-from dptrace.replay.findings import findings_of
+from dptrace.replay.findings import compute_findings_of, findings_of
 from dptrace.replay.representatives import Representatives
 from dptrace.replay.transforms.change import ShorterTransfers
 from dptrace.replay.whatif import Replay, WhatIf, replay_of_some
+from dptrace.run import kernels
+from dptrace.run.run import Run
+from dptrace.timeline.host_calls import OperatorCalls
+from dptrace.timeline.model import Timeline
 from tests.support.mesh import Mesh
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
@@ -185,6 +189,26 @@ def test_findings_of_many_ranks_are_those_of_the_replay_of_all(folder: Path, mon
     assert few[0].figure[0] == pytest.approx(every[0].figure[0], abs=10)
     assert "represented" in few[0].gain.doubts
     assert "represented" not in every[0].gain.doubts
+
+
+@pytest.mark.usefixtures("some")
+def test_findings_on_compute_read_the_ranks_that_are_replayed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operators of ranks that others stand for are not read; of few ranks, those of all are."""
+    read, calls_of = set[int](), kernels.operator_calls_of
+
+    def noted(run: Run, timeline: Timeline) -> OperatorCalls:
+        read.add(timeline.rank)
+        return calls_of(run, timeline)
+
+    monkeypatch.setattr(kernels, "operator_calls_of", noted)
+    run = dptrace.open(folder, cache=False)
+    compute_findings_of(run)
+    few = set(read)
+    monkeypatch.setattr(representatives, "MOST_REPLAYED", 64)
+    compute_findings_of(dptrace.open(folder, cache=False))
+
+    assert few == set(replay_of_some(run).model.run.ranks)
+    assert {SLOW} < few < read == {*range(len(FORWARD))}
 
 
 @pytest.mark.usefixtures("some")
