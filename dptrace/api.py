@@ -462,12 +462,12 @@ class Advice(dict[str, Any]):
     def _repr_html_(self) -> str:
         plan = (self.get("chosen") or {}).get("label", "no layout fits")
         title = f"{self['recorded']}, mode {self['mode']}" if "recorded" in self else plan
-        gains = ["" if (share := check["gain_share"]) is None else f"{share:.0%}" for check in self["checks"]]
-        rows = [
-            (check["what"], gain, check["reason"], check["do"] or "")
-            for check, gain in zip(self["checks"], gains, strict=True)
-            if check["applies"]
+        found = [*self.get("findings", ()), *self.get("compute_findings", ())]
+        advised = [(one["advice"], one["gain_share"], one["text"], "") for one in found]
+        advised += [
+            (one["what"], one["gain_share"], one["reason"], one["do"]) for one in self["checks"] if one["applies"]
         ]
+        rows = [(what, "" if part is None else f"{part:.0%}", why, how or "") for what, part, why, how in advised]
         answers = (f"{step['question']} {step['answer']}: {step['numbers']}." for step in self["path"])
         return html_table(f"Advice on {title}", ("what to change", "gain", "why", "how"), rows, answers)
 

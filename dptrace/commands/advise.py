@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from dptrace.commands.shared.options import (
     verbosity_options,
 )
 from dptrace.load.options import ReadOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _EXAMPLES = """\b
 Examples:
@@ -52,24 +55,35 @@ def command(
     parallelism, sharding, recomputation and micro-batches are compared: what fits, how long a step takes, and why the
     others lose.
     The checklists then say what each change gains; with --strategy they are about that plan. For a recording, dptrace
-    says what limits its step and what to change, with gains from its findings and from replays.
+    says what limits its step, then its findings as analyze lists them, then what other changes gain by replay.
     """
-    if run is not None:
-        to.refuse_besides_words("the advice on a recording")
-        content = _recorded(run, selection, read_options, verbosity)
-    else:
+    if run is None:
         from dptrace.model.planning.reports import advice_report
 
-        content = advice_report(plan_of(described, links))
-    write_plan(content, to, every)
-
-
-def _recorded(run: str, selection: Selection, read_options: ReadOptions, verbosity: str) -> dict[str, Any]:
+        write_plan(advice_report(plan_of(described, links)), to, every)
+        return
+    to.refuse_besides_words("the advice on a recording")
     refuse_description()
+    _advise_on(run, selection, read_options, to, every, verbosity)
+
+
+def _advise_on(
+    path: str, selection: Selection, read_options: ReadOptions, to: Destination, every: bool, verbosity: str
+) -> None:
     from dptrace.commands.shared.output import progress
     from dptrace.commands.shared.reading import open_with_progress
-    from dptrace.replay.advice import recorded_advice
+    from dptrace.replay.advice import advised_findings, recorded_advice
 
-    opened = open_with_progress((run,), read_options, verbosity, selection, replayed=True, all_ranks=False)
+    run = open_with_progress((path,), read_options, verbosity, selection, replayed=True, all_ranks=False)
     with progress("Replaying", verbosity) as show:
-        return recorded_advice(opened, lambda fraction: show(fraction, ""))
+        content = recorded_advice(run, lambda fraction: show(fraction, ""))
+
+    def findings(console: Console) -> None:
+        from dptrace.viewers.terminal.split import findings_list
+
+        listed, on_compute = advised_findings(run)
+        console.print("", findings_list(listed, run.on_cpu, run.is_limited), sep="\n")
+        if on_compute:
+            console.print("", findings_list(on_compute, about=" on compute, after these"), sep="\n")
+
+    write_plan(content, to, every, findings)

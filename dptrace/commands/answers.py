@@ -212,7 +212,7 @@ _WHATIF = {
     },
     "ranks": [{f"rank device {_LENGTHS}": int, "measured replayed predicted": {_FIGURES: int}}],
     "interference": ({"ratio low high share": float, "compared": int}, None),
-    "doubts": [{"kind text": str, "refuses": bool}],
+    "doubts": [{"kind text": str, "refuses": bool}], "findings?": [_FINDING],
 }
 _STAGES = {
     "schema": 1, "kind": "stages", "file verdict text": str, "steps dp_ranks": int,
@@ -343,6 +343,7 @@ _PARTS = (
 )
 _ADVISE_RECORDING = {
     **_ADVICE, "recorded": str, "mode": str | None, "ranks step_ns": int, "parts": {_PARTS: int | None},
+    "findings": [_FINDING], "compute_findings": [_FINDING],
 }
 
 # explain

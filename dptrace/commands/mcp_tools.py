@@ -17,6 +17,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
 
+from dptrace.core.notes import SELECTED
 from dptrace.core.units import listed, plural, sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
@@ -270,7 +271,9 @@ class Tools:
 
         found = self._run(run, ranks, steps)
         listed = compute_findings_of(found) if about == "compute" else findings_of(found)
-        return _page([finding.to_dict() for finding in listed], limit, offset)
+        notes = [*found.several_runs, *(note for note in found.notes if note.startswith(SELECTED))]
+        answer = _page([finding.to_dict() for finding in listed], limit, offset)
+        return answer | ({"notes": notes} if notes else {})
 
     @_tool
     def stragglers(
@@ -333,7 +336,7 @@ class Tools:
         """
         from dptrace.api import whatif
         from dptrace.commands.whatif import parsed
-        from dptrace.replay.findings import with_findings
+        from dptrace.replay.findings import with_late_ranks
 
         if unknown := changes.keys() - OPTIONS.keys():
             raise UsageError(f"{min(unknown)}: is no change. Choose from {', '.join(OPTIONS)}.")
@@ -342,7 +345,7 @@ class Tools:
             typed["link"] = self.root.inside(typed["link"])
         opened = self._run(run)
         answer = whatif(opened, **parsed(typed))
-        found = (with_findings(answer, opened) if typed.keys() == {"no_straggler"} else answer).to_dict()
+        found = (with_late_ranks(answer, opened) if typed.keys() == {"no_straggler"} else answer).to_dict()
         found["critical_path"]["longest"] = found["critical_path"]["longest"][:limit]
         return {name: value for name, value in found.items() if name not in ("schema", "run", "ranks")} | _page(
             found["ranks"], limit, offset

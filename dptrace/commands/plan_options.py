@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,11 +204,14 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
 # The answer in all forms.
 
 
-def write_plan(content: dict[str, Any], to: Destination, every: bool = False) -> None:
+def write_plan(
+    content: dict[str, Any], to: Destination, every: bool = False, findings: Callable[[Console], None] | None = None
+) -> None:
     """Write what a planner answers: text, JSON, a page or a chart; then what it assumes.
 
     Args:
         every: all rows of advice.
+        findings: prints those of a recording, below the first table.
     """
 
     def page() -> str:
@@ -221,12 +224,12 @@ def write_plan(content: dict[str, Any], to: Destination, every: bool = False) ->
 
         return chart_of(content)
 
-    tables = partial(_print, content, every)
+    tables = partial(_print, content, every, findings)
     to.write(Answer({TEXT: tables, JSON: lambda: content, HTML: page, **drawn(chart)}))
     print_notes(content.get("assumptions", ()))
 
 
-def _print(content: dict[str, Any], every: bool, console: Console) -> None:
+def _print(content: dict[str, Any], every: bool, findings: Callable[[Console], None] | None, console: Console) -> None:
     from dptrace.viewers.base.table import print_text_table
     from dptrace.viewers.planning.tables import facts, tables
 
@@ -237,3 +240,5 @@ def _print(content: dict[str, Any], every: bool, console: Console) -> None:
         if said or number:
             console.print()
         print_text_table(table, title, console)
+        if findings is not None and not number:
+            findings(console)

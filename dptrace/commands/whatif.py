@@ -36,6 +36,7 @@ from dptrace.replay.options import OPTIONS, Option, Options
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dptrace.analysis.findings.finding import Finding
     from dptrace.replay.whatif import Sweep, WhatIf
     from dptrace.run.run import Run
     from dptrace.timeline.host_calls import SecondPass
@@ -195,7 +196,8 @@ def command(
 
     A replay starts each call, kernel and collective as soon as what it waits for has happened. Every answer comes with
     the error of the replay of the unchanged run, with a range, and with the reasons to doubt it. Several changes apply
-    together. Without any change, the run is replayed as recorded.
+    together. Without any change, the run is replayed as recorded, and the findings of dptrace analyze are listed as
+    changes with what each gains.
 
     Of more than 64 ranks, some are replayed for all that are like them, and those that stand out for themselves. The
     answer says how many, and how far the others are from them at most.
@@ -227,7 +229,8 @@ def command(
         return
     with progress("Replaying", verbosity, measured=False):
         answer = _replayed(run, changes)
-    to.write(_answer(run, answer, all_rows))
+        findings = _findings(run, answer)
+    to.write(_answer(run, answer, findings, all_rows))
     print_notes(run.notes)
     if (path := to.file_of(_TRACE)) is not None:
         held = "" if answer.apart_ns is None else f", of the {len(answer.run.ranks)} ranks that were replayed"
@@ -242,9 +245,16 @@ def _replayed(run: Run, changes: dict[str, Any]) -> WhatIf:
     answer = replay_with(run, cast(Options, changes))
     if {name for name, value in changes.items() if value} - {"all_ranks"} != {"no_straggler"}:
         return answer
-    from dptrace.replay.findings import with_findings
+    from dptrace.replay.findings import with_late_ranks
 
-    return with_findings(answer, run)
+    return with_late_ranks(answer, run)
+
+
+def _findings(run: Run, answer: WhatIf) -> tuple[Finding, ...]:
+    """Return the findings beside the answer of a run without any change."""
+    from dptrace.replay.findings import findings_of
+
+    return () if answer.changes else findings_of(run)
 
 
 def _is_of_stages(paths: tuple[str, ...]) -> bool:
@@ -322,11 +332,15 @@ def _sweep_answer(sweep: Sweep) -> Answer:
     return Answer({TEXT: tables, JSON: sweep.to_dict, HTML: page, **drawn(chart, _SWEEP_WIDTH)})
 
 
-def _answer(run: Run, answer: WhatIf, all_rows: bool) -> Answer:
+def _answer(run: Run, answer: WhatIf, findings: tuple[Finding, ...], all_rows: bool) -> Answer:
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.replay import print_whatif
 
-        print_whatif(answer, console, all_rows)
+        print_whatif(answer, console, all_rows, findings, run.several_runs)
+
+    def data() -> dict[str, Any]:
+        listed = {} if answer.changes else {"findings": [one.to_dict() for one in findings]}
+        return answer.to_dict() | listed
 
     def page() -> str:
         """Draw the predicted run below the measured one."""
@@ -339,4 +353,4 @@ def _answer(run: Run, answer: WhatIf, all_rows: bool) -> Answer:
             verdict.append("The answer is of the median step, the figures above the chart are of the mean step.")
         return document(measured, answer.run, verdict=verdict)
 
-    return Answer({TEXT: tables, JSON: answer.to_dict, CSV: answer.figures, HTML: page, _TRACE: lambda: answer.run})
+    return Answer({TEXT: tables, JSON: data, CSV: answer.figures, HTML: page, _TRACE: lambda: answer.run})

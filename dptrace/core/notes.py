@@ -51,6 +51,10 @@ REASONS = {
 """Why a figure is unknown, by the premise that fails: the end of a sentence with "unknown, because"."""
 
 
+SEVERAL_RUNS = ("look like two runs", "are from different jobs", "is outside world size")
+"""What notes say of files that are not those of one run: figures across ranks then mean nothing."""
+SELECTED = "Only "
+"""How a note begins that says which ranks or steps were selected."""
 CUT = "Any step may lack work from the missing part"
 """What is said of a file that is cut."""
 

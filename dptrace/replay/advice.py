@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dptrace.analysis.findings.evidence import Straggler
-from dptrace.analysis.findings.finding import is_compiled, top_findings
+from dptrace.analysis.findings.finding import Finding, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
@@ -107,21 +107,22 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
         yield ask("straggler", "unknown: add the traces of the missing ranks", numbers, step.exposed_ns / step.wall_ns)
     elif step.ranks > 1 and step.wait_ns is not None:
         part = step.wait_ns / step.wall_ns
-        answer = "yes" if part >= RULES["straggler"].value else "no"
+        late = any(one.kind == "straggler" for one in top_findings(findings_of(run)))
+        answer = "yes" if late or part >= RULES["straggler"].value else "no"
         yield ask("straggler", answer, f"{duration(step.wait_ns)} of a step, {share(part)}", part)
 
 
 def _data(run: Run, step: RecordedStep) -> Question:
     """Ask whether a step waits for data: on the mean rank, or on one that the others wait for, which waits for all."""
-    ns, where, late = step.data_loading_ns, "", set(run.cross_rank.waits_for())
-    about = (finding.evidence for finding in findings_of(run))
-    late |= {rank for one in about if isinstance(one, Straggler) and one.cause == "data_loading" for rank in one.ranks}
+    shown = top_findings(findings_of(run))
+    ns, where, late = step.data_loading_ns, "", _late_data(findings_of(run)) | {*run.cross_rank.waits_for()}
     for device in run.devices:
         rank, waited = device.timeline.rank, device.idle_causes["data_loading_ns"]
         if rank in late and "data_loading_ns" not in device.split.unknown and len(waited) and waited.mean() > ns:
             ns, where = float(waited.mean()), f" on rank {rank}, which others wait for"
     part = ns / step.wall_ns
-    answer = "yes: more workers" if part >= RULES["data"].value else "no"
+    found = _late_data(shown) or any(one.kind == "data_loading" for one in shown)
+    answer = "yes: more workers" if found or part >= RULES["data"].value else "no"
     return ask("data", answer, f"{duration(ns)} of a step{where}, {share(part)}", part)
 
 
@@ -145,63 +146,27 @@ def _goal(rule: str, value: float, numbers: str) -> Question:
     return ask(rule, answer, numbers, value)
 
 
-# Items of the checklists that a recording answers without a replay: its findings, its options, its split.
+# Items of the checklists that are no findings: what a recording answers without a replay, its options and its split.
 
-_BY_REPLAY = "gain of the finding by replay; dptrace analyze"
-_AS_COUNTED = "cost of the finding in a step, since its gain is unknown; dptrace analyze"
-_ITEMS = {
-    "data_loading": "num_workers",
-    "exposed_comm": "overlap",
-    "copies": "pin_memory",
-    "pageable_copies": "pin_memory",
-    "unused_parameters": "find_unused_parameters",
-    "bubble": "micro-batches",
-    "recompute": "checkpoint-activations",
+
+_COVERED = {
+    "num_workers": ("data_loading",),
+    "pin_memory": ("copies", "pageable_copies"),
+    "find_unused_parameters": ("unused_parameters",),
 }
-"""Item of a kind of finding; others have their own names."""
+"""Kinds of findings that say more than an item, and gain what it would, or a part."""
 
 
-def finding_checks(run: Run) -> list[Check]:
-    """Return the findings as items, those on compute of a GPU too; of two with one name, the one with the greater gain.
-
-    Late ranks are one item: their gains, each after those before it, add up, and one alone may gain nothing.
-
-    The gains are those of ``dptrace analyze``; findings on compute gain after these.
-    """
-    found = list(findings_of(run))
-    if not (run.figures_only or run.on_cpu):
-        found += compute_findings_of(run, after=True)
-    checks: dict[str, Check] = {}
-    for one in top_findings(found):
-        gain, part = one.figure
-        name = _ITEMS.get(one.kind, one.kind.replace("_", "-"))
-        texts = RECORDED_TEXTS.get(name, RECORDED_TEXTS["other"])
-        check = Check(
-            name=name,
-            what=one.advice,
-            status="apply",
-            reason=one.text,
-            gain_s=gain / 1e9,
-            gain_share=part,
-            computed=_BY_REPLAY if one.has_gain else _AS_COUNTED,
-            do=RECORDED_TEXTS["other"].do,
-            source=texts.source,
-        )
-        known = checks.setdefault(name, check)
-        if known is not check and one.kind == "straggler":
-            checks[name] = _together(known, check)
-    return list(checks.values())
+def covered(findings: Sequence[Finding]) -> set[str]:
+    """Return the items that findings answer: with two figures for one cause, one would contradict the other."""
+    kinds = {one.kind for one in findings} | ({"data_loading"} if _late_data(findings) else set())
+    return {name for name, of in _COVERED.items() if kinds & {*of}}
 
 
-def _together(one: Check, other: Check) -> Check:
-    """Return two items as one, which gains what both do."""
-    return msgspec.structs.replace(
-        one,
-        what=one.what if other.what in one.what else f"{one.what} {other.what}",
-        reason=f"{one.reason} {other.reason}",
-        gain_s=(one.gain_s or 0.0) + (other.gain_s or 0.0),
-        gain_share=(one.gain_share or 0.0) + (other.gain_share or 0.0),
-    )
+def _late_data(findings: Sequence[Finding]) -> set[int]:
+    """Return the ranks that others wait for because they wait for data."""
+    about = (one.evidence for one in findings)
+    return {rank for one in about if isinstance(one, Straggler) and one.cause == "data_loading" for rank in one.ranks}
 
 
 def _item(
@@ -316,48 +281,35 @@ class WhatIfCheck(NamedTuple):
 
     name: str
     changes: dict[str, Any]
-    """Options of :meth:`dptrace.Run.whatif`, with those in *beyond*."""
+    """Options of :meth:`dptrace.Run.whatif`."""
     texts: str = ""
     """The row of its texts, where that is not its name."""
-    bound: bool = False
-    """Whether the gain is what is possible at most."""
-    beyond: dict[str, Any] | None = None
-    """Changes that another item has: the gain is what comes on top of them."""
+    of_messages: bool = False
+    """Whether it changes only messages, so that it gains no more than their exposed transfer."""
     number: int = 0
     """For the texts."""
 
     @property
     def typed(self) -> str:
         """Return the changes as options of ``dptrace whatif``."""
-        values = {**(self.beyond or {}), **self.changes}
-        words = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
+        words = ((f"--{name.replace('_', '-')}", value) for name, value in self.changes.items())
         return " ".join(word if value is True else f"{word} {value}" for word, value in words)
 
 
 def applicable_checks(run: Run) -> Iterator[WhatIfCheck]:
     """Yield the items that a recording can answer."""
-    late = {"no_straggler": True}
     if max(run.world_size, len(run.ranks)) > 1:
         mode = run.metadata.get("mode")
-        yield WhatIfCheck("straggler", late)
-        yield WhatIfCheck("overlap", {"perfect_overlap": True}, bound=True)
-        yield WhatIfCheck("faster-links", {"bandwidth": "2x"})
+        yield WhatIfCheck("faster-links", {"bandwidth": "2x"}, of_messages=True)
         job = _kind_of_job(run)
         yield WhatIfCheck("accumulate", {"accumulate": _MICRO_STEPS}, f"accumulate{job}", number=_MICRO_STEPS)
         if mode in _WITHOUT_BUCKETS:
             yield WhatIfCheck("ddp", {"schedule": "ddp"})
         if _sends_wide(run):
-            yield WhatIfCheck("compress", {"compress": "bf16"}, f"compress{job}")
+            yield WhatIfCheck("compress", {"compress": "bf16"}, f"compress{job}", of_messages=True)
         if mode == "ddp" or run.metadata.get("ddp"):
             for cap in _CAPS:
-                yield WhatIfCheck("bucket-size", {"bucket_cap_mb": cap}, number=cap)
-    if not run.on_cpu:  # where one rank's host is late, what frees all hosts counts on top of that
-        several = len(run.ranks) > 1
-        changes = {**late, "no_host_delay": True} if several else {"no_host_delay": True}
-        name = "cuda-graphs" if is_compiled(run.timelines) else "compile"
-        yield WhatIfCheck(name, changes, bound=True, beyond=late if several else None)
-    if run.recompute_percent():
-        yield WhatIfCheck("checkpoint-activations", {"no_recompute": True}, bound=True)
+                yield WhatIfCheck("bucket-size", {"bucket_cap_mb": cap}, number=cap, of_messages=True)
 
 
 def _sends_wide(run: Run) -> bool:
@@ -368,7 +320,9 @@ def _sends_wide(run: Run) -> bool:
     return bool(found & {"float", "float32"})
 
 
-def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction: None) -> list[Check]:
+def what_if_checks(
+    run: Run, step: RecordedStep, progress: Callable[[float], None] = lambda fraction: None
+) -> list[Check]:
     """Return the items with their gain; of the sizes of buckets, the best.
 
     While the cache has them, they need no replay.
@@ -378,14 +332,15 @@ def what_if_checks(run: Run, progress: Callable[[float], None] = lambda fraction
     """
     items = tuple(applicable_checks(run))
     question = "; ".join(("what-ifs", *(f"{item.texts or item.name} {item.number}: {item.typed}" for item in items)))
-    return list(stored_answer(run, question, tuple[Check, ...], lambda: _all_answered(run, items, progress)))
+    return list(stored_answer(run, question, tuple[Check, ...], lambda: _all_answered(run, items, step, progress)))
 
 
-def _all_answered(run: Run, items: Sequence[WhatIfCheck], progress: Callable[[float], None]) -> tuple[Check, ...]:
-    found, late = dict[str, Check](), list[WhatIf]()
-    step_ns = float(run.steps()["wall_ns"].mean())
+def _all_answered(
+    run: Run, items: Sequence[WhatIfCheck], step: RecordedStep, progress: Callable[[float], None]
+) -> tuple[Check, ...]:
+    found = dict[str, Check]()
     for number, item in enumerate(items, 1):
-        one = _answered(run, item, step_ns, late)
+        one = _answered(run, item, step)
         progress(number / len(items))
         before = found.get(item.name)
         if before is None or (one.gain_s or -1e9) > (before.gain_s or -1e9):
@@ -393,12 +348,7 @@ def _all_answered(run: Run, items: Sequence[WhatIfCheck], progress: Callable[[fl
     return tuple(found.values())
 
 
-def _answered(run: Run, item: WhatIfCheck, step_ns: float, late: list[WhatIf]) -> Check:
-    """Return an item with its gain.
-
-    Args:
-        late: the answer without any late rank, which is what other items come on top of; empty until it is known.
-    """
+def _answered(run: Run, item: WhatIfCheck, step: RecordedStep) -> Check:
     texts = RECORDED_TEXTS[item.texts or item.name]
     about: dict[str, Any] = {
         "what": texts.what.format(item.number),
@@ -407,33 +357,36 @@ def _answered(run: Run, item: WhatIfCheck, step_ns: float, late: list[WhatIf]) -
     }
     about |= {"name": item.name, "computed": f"dptrace whatif RUN {item.typed}"}
     try:
-        replay = replay_of_some(run)
-        answer = replay.whatif(changes_of(**item.changes))
-        if item.name == "straggler":
-            late.append(answer)
-        beyond = None
-        if item.beyond:
-            beyond = late[0] if late else replay.whatif(changes_of(**item.beyond))
+        answer = replay_of_some(run).whatif(changes_of(**item.changes))
     except DptraceError as error:
         return Check(status="skip", reason=f"not known: {error}", **about)
-    before = answer.measured_step_ns if beyond is None else beyond.predicted_step_ns
-    gain = before - answer.predicted_ns_per_micro_step
+    gained = answer.measured_step_ns - answer.predicted_ns_per_micro_step
     if answer.micro_steps == 1:
         # As findings and dptrace whatif say it: how much earlier the run ends, not how much shorter its median step is.
-        gain = answer.step_gain_ns - (0 if beyond is None else beyond.step_gain_ns)
-    part = gain / max(1.0, step_ns)
-    status = "apply" if part >= MIN_SHARE and answer.can_tell else "skip"
-    return Check(status=status, reason=_reason(item, answer, before), gain_s=gain / 1e9, gain_share=part, **about)
+        gained = answer.step_gain_ns
+    gain: float | None = gained
+    reason, can_tell = _reason(answer), answer.can_tell
+    if can_tell and item.of_messages and gained > step.transfer_ns + MIN_SHARE * step.wall_ns:
+        reason, can_tell, gain = _beyond_messages(gained, step), False, None
+    part = None if gain is None else gain / max(1.0, step.wall_ns)
+    status = "apply" if part is not None and part >= MIN_SHARE and can_tell else "skip"
+    return Check(status=status, reason=reason, gain_s=None if gain is None else gain / 1e9, gain_share=part, **about)
 
 
-def _reason(item: WhatIfCheck, answer: WhatIf, before: int) -> str:
+def _beyond_messages(gain: float, step: RecordedStep) -> str:
+    return (
+        f"cannot tell: {duration(gain)} by replay, but messages alone gain no more than their exposed transfer, "
+        f"{duration(step.transfer_ns)} of a step"
+    )
+
+
+def _reason(answer: WhatIf) -> str:
     if not answer.can_tell:
         return f"cannot tell: {next(doubt.text for doubt in answer.doubts if doubt.refuses)}"
-    per = answer.micro_steps
+    per, before = answer.micro_steps, answer.measured_step_ns
     high = duration(answer.high_ns / per)
     within = f"{duration(answer.low_ns / per)} to {high}" if answer.low_ns > 0 else f"up to {high}"
-    at_most = ", at most" if item.bound or any(doubt.kind == "absent_ranks" for doubt in answer.doubts) else ""
-    at_most += ", in addition to the cost of the late rank" if item.beyond else ""
+    at_most = ", at most" if any(doubt.kind == "absent_ranks" for doubt in answer.doubts) else ""
     took = "" if per > 1 else "the median step takes "
     return (
         f"{took}{duration(answer.predicted_ns_per_micro_step)} instead of {duration(before)} by replay, "
@@ -443,14 +396,14 @@ def _reason(item: WhatIfCheck, answer: WhatIf, before: int) -> str:
 
 SCHEMA = 1
 _GAINS = (
-    "Gains are of one change each, by replay, and say how much earlier the run ends per step, of which the median step "
-    "need not show all; they do not add up. Those of findings are after the findings above, or what they cost where a "
-    "replay can't tell."
+    "Findings gain what is left after those above them, so that their gains add up; where a replay can't tell, the "
+    "time that was counted stands there. Other changes gain, each by itself on the run as recorded, by replay, and do "
+    "not add up: how much earlier the run ends per step, of which the median step need not show all."
 )
 
 
 def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fraction: None) -> dict[str, Any]:
-    """Advise on a recording: what limits its step, and the checklists with their gains.
+    """Advise on a recording: what limits its step, its findings in their order, then the checklists with their gains.
 
     Args:
         progress: called with the fraction of the replays that are done.
@@ -461,14 +414,13 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
     if not len(run.steps()):
         raise DptraceError(f"{run.path}: has no steps, so there is nothing to advise on. Record with profiler.step().")
     step = recorded_step(run)
-    found = {one.name: one for one in what_if_checks(run, progress)}
-    for one in finding_checks(run):
-        # What a finding gains by itself is known where a replay could tell.
-        known = one.computed == _BY_REPLAY or one.name not in found
-        found[one.name] = one if known else _with_gain(one, found[one.name])
-    # A finding says more than an option, and both more than the parts of the step.
+    listed, on_compute = advised_findings(run)
+    but = covered((*listed, *on_compute))
+    found = {one.name: one for one in what_if_checks(run, step, progress)}
+    # An option says more than the parts of the step.
     for one in (*option_checks(run, step), *step_checks(step)):
-        found.setdefault(one.name, one)
+        if one.name not in but:
+            found.setdefault(one.name, one)
     checks = sorted(
         found.values(), key=lambda one: (STATUSES.index(one.status), -(one.gain_s or 0.0), -(one.gain_bytes or 0.0))
     )
@@ -490,9 +442,21 @@ def recorded_advice(run: Run, progress: Callable[[float], None] = lambda fractio
             "idle_ns": round(step.idle_ns),
         },
         "path": [msgspec.to_builtins(question) for question in recorded_questions(run, step)],
+        "findings": [one.to_dict() for one in listed],
+        "compute_findings": [one.to_dict() for one in on_compute],
         "checks": [check_dict(one) for one in checks],
-        "assumptions": [_GAINS, *_represented(run), *run.notes],
+        "assumptions": [*run.several_runs, _GAINS, *_represented(run), *_other_notes(run)],
     }
+
+
+def advised_findings(run: Run) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Return the list of findings, and those on the compute of a GPU, which gain what is left after these."""
+    on_compute = () if run.figures_only or run.on_cpu else compute_findings_of(run, after=True)
+    return findings_of(run), on_compute
+
+
+def _other_notes(run: Run) -> list[str]:
+    return [note for note in run.notes if note not in run.several_runs]
 
 
 def _represented(run: Run) -> list[str]:
@@ -506,10 +470,3 @@ def _represented(run: Run) -> list[str]:
         return "" if of is None else of.text
 
     return [known] if (known := stored_answer(run, "replayed ranks", str, text)) else []
-
-
-def _with_gain(finding: Check, replayed: Check) -> Check:
-    """Return what a finding says with the gain of the replay, which knows what else would hold up the step."""
-    gains = {name: getattr(replayed, name) for name in ("status", "gain_s", "gain_share", "computed")}
-    reason = f"{finding.reason} {replayed.reason[:1].upper()}{replayed.reason[1:]}."
-    return msgspec.structs.replace(finding, reason=reason, **gains)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dptrace.analysis.findings.detect import detected
-from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext, Gain
+from dptrace.analysis.findings.finding import MIN_SHARE, NOTABLY_MORE, Finding, FindingContext, Gain, is_part
 from dptrace.analysis.findings.stragglers import measured_waiting
-from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.replay.absent import LevelAbsent, absent_ranks
@@ -31,11 +31,12 @@ _FAR_BELOW = 0.5
 """Share of what a finding counts, or loses, below which its gain is explained."""
 _HIDDEN = 0.5
 """Late ranks that gain nothing, since others are as late, are a finding from this share of what the latest lose."""
+_ROUNDS = 3
+"""How often the order is changed, at most."""
+_WITH_NEXT = "It gains this only once the next one is gone, too."
+_FOR_ABOVE = "The one above needs it gone."
 _NEGLIGIBLE = 0.001
 """Share of a step that is not divided among changes that gain nothing alone."""
-_PARTS_OF_EXPOSED = ("small_messages", "first_bucket", "low_bandwidth", "slow_collectives")
-_OF_HOSTS = ("unrecorded", *(cause.kind for cause in IDLE_CAUSES if cause.host_causes))
-"""Findings on what all hosts do, of which a late rank's own excess is a part."""
 _ABSENT = "Ranks are missing, so it is unknown how much of this is waiting for them."
 _OWN_CLOCKS = "Ranks are left on their own clocks, which a replay would correct."
 
@@ -72,7 +73,7 @@ class FindingList:
         self._run, self._taken, self._gained = run, list[Change](), 0
         self._known: dict[Change, GainEstimate] = {}
         self._found: tuple[Finding, ...] | None = None
-        self._shown: list[tuple[_Change, int]] = []
+        self.shown: list[tuple[_Change, int]] = []
         """The changes in their order, and what each gains after those above it."""
 
     @cached_property
@@ -126,14 +127,14 @@ class FindingList:
         What several ranks do at once gains nothing without one of them; a finding on what all hosts do has it.
         """
         self.found(lambda fraction: None)
-        least = MIN_SHARE * self._measurer.step_ns if self._shown else 0.0
-        shown = sum(ns for one, ns in self._shown if one.is_late)
-        rest = (whole := self._measurer.gain_ns([NoStraggler()])) - shown if self._shown else 0
+        least = MIN_SHARE * self._measurer.step_ns if self.shown else 0.0
+        shown = sum(ns for one, ns in self.shown if one.is_late)
+        rest = (whole := self._measurer.gain_ns([NoStraggler()])) - shown if self.shown else 0
         if rest < max(1.0, least):
             return ""
         both = {
             one.alone_ns + whole - self._measurer.gain_ns([one.change, NoStraggler()]): one.finding
-            for one, ns in self._shown
+            for one, ns in self.shown
             if not one.is_late and ns >= least
         }
         text = f"Findings on late ranks gain {duration(shown)} of these {duration(whole)} a step"
@@ -181,35 +182,50 @@ class FindingList:
             unknown += [one] if isinstance(one, Finding) else []
             progress(number / (2 * len(found)))
         least = MIN_SHARE * self._measurer.step_ns
-        changes.sort(key=lambda one: (_is_once(one), -one.alone_ns))
-        changes = _parts_first(changes, least)
-        gained = self._cumulative_gains(changes, least)
+        changes = _parts_first(sorted(changes, key=lambda one: -one.alone_ns), least)
+        gained, needed = self._cumulative_gains(changes, {}, least), set[int]()
         progress(0.9)
-        needed = set[int]()
-        if any(ns >= least and _is_unmasked(one, ns) for one, ns in zip(changes, gained, strict=True)):
-            # What gains only with others comes at its own place, and before it those that it needs.
-            needed = self._unmasking(changes, gained, least)
+        for _ in range(_ROUNDS):
+            needed, again = self._by_gain(changes, gained, least)
+            if [*map(id, again)] == [*map(id, changes)] or not (needed or _is_unordered(gained)):
+                break
             most = {id(one): max(one.alone_ns, ns) for one, ns in zip(changes, gained, strict=True)}
-            most |= {id(changes[number]): max(most.values()) for number in needed}
-            first, order = {id(changes[number]) for number in needed}, [*map(id, changes)]
-            masked = self._masked(changes, gained, least)
-            changes.sort(key=lambda one: (_is_once(one), -most[id(one)], id(one) not in first))
-            for one, others in masked:
-                changes.remove(one)
-                changes.insert(1 + max(changes.index(other) for other in others), one)
-            changes = _parts_first(changes, least)
-            needed = {number for number, one in enumerate(changes) if id(one) in first}
-            gained = gained if [*map(id, changes)] == order else self._cumulative_gains(changes, least)
-        self._shown = [*self._shown, *zip(changes, gained, strict=True)]
+            changes, gained = again, self._cumulative_gains(again, most, least)
+        self.shown = [*self.shown, *zip(changes, gained, strict=True)]
         self._taken += [one.change for one in changes]
         self._gained += sum(gained)
         latest = max((one.lost_ns for one in late), default=0.0)
         listed = []
-        for number, (one, ns) in enumerate(zip(changes, gained, strict=True)):
+        for one, ns in zip(changes, gained, strict=True):
             if not one.is_late or max(one.alone_ns, ns) >= least or one.lost_ns >= max(1, _HIDDEN * latest):
-                listed.append(self._with_marginal_gain(one, ns, number in needed))
+                listed.append(self._with_marginal_gain(one, ns, id(one) in needed))
         progress(1)
-        return _with_unknown([*(f for f in listed if not f.is_minor), *(f for f in listed if f.is_minor)], unknown)
+        first = _needed_below([one for one in listed if not one.is_minor])
+        return _with_unknown([*first, *(one for one in listed if one.is_minor)], unknown)
+
+    def _by_gain(
+        self, changes: Sequence[_Change], gained: Sequence[int], least: float
+    ) -> tuple[set[int], list[_Change]]:
+        """Return the ids of what gains nothing itself, but others need, and the changes by what they gained.
+
+        Before what gains only with others come those that it needs, and a part before its whole.
+        """
+        unmasked = [ns for one, ns in zip(changes, gained, strict=True) if ns >= least and _is_unmasked(one, ns)]
+        needed, masked = set[int](), list[tuple[_Change, list[_Change]]]()
+        if unmasked:
+            needed = {id(changes[number]) for number in self._unmasking(changes, gained, least)}
+            masked = self._masked(changes, gained, least)
+        pairs = zip(changes, gained, strict=True)
+        # What gains only with others goes before one that gains alone only for notably more: it may need it.
+        shown = {id(one): ns / NOTABLY_MORE if _is_unmasked(one, ns) else ns for one, ns in pairs}
+        shown |= {one: max(unmasked) / NOTABLY_MORE for one in needed}
+        found = sorted(changes, key=lambda one: (-shown[id(one)], id(one) not in needed))
+        for one, others in masked:
+            last = max(found.index(other) for other in others)
+            if found.index(one) < last:
+                found.remove(one)
+                found.insert(last, one)
+        return needed, _parts_first(found, least)
 
     def _with_change(self, finding: Finding) -> _Change | Finding:
         """Return a finding with what it gains alone, or why that is not known."""
@@ -243,10 +259,14 @@ class FindingList:
             return one
         return one._replace(finding=replace(one.finding, gain=replace(gain, high_ns=max(gain.high_ns, most.high_ns))))
 
-    def _cumulative_gains(self, changes: Sequence[_Change], least: float) -> list[int]:
-        """Return what each gains once what the list has, and those before it, are gone."""
+    def _cumulative_gains(self, changes: Sequence[_Change], known: Mapping[int, int], least: float) -> list[int]:
+        """Return what each gains once what the list has, and those before it, are gone.
+
+        Args:
+            known: by id, what changes gain alone or in another order, where it is known.
+        """
         gained, own, count = [0] * len(changes), [number for number, one in enumerate(changes) if one.is_known], 0
-        while count < len(own) and changes[own[count]].alone_ns >= least:
+        while count < len(own) and max(changes[own[count]].alone_ns, known.get(id(changes[own[count]]), 0)) >= least:
             count += 1
         before = self._gained
         for place, number in enumerate(own[:count]):
@@ -306,7 +326,7 @@ class FindingList:
             for other in masking:
                 # What all hosts do has the time of the later rank, too.
                 part = changes[other].finding
-                rest = [n for n in before if n != other and not _is_part(part, changes[n].finding)]
+                rest = [n for n in before if n != other and not is_part(part, changes[n].finding)]
                 if self._after(changes, [*rest, number]) - self._after(changes, rest) < least:
                     own.append(changes[other])
             found += [(one, own)] if own else []
@@ -326,14 +346,14 @@ class FindingList:
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
         elif one.lost_ns and not gain.low_ns and ns <= (gain.high_ns or 0):
             reason = f"Can't tell it from noise: without it, these steps gain 0 to {duration(gain.high_ns or 0)} each."
-            reason = "Seen in one step: can't tell if it comes again." if _is_once(one) else reason
+            reason = "Seen in one step: can't tell if it comes again." if one.finding.evidence.once else reason
         gain = replace(gain, marginal_ns=ns, share=ns / self._measurer.mean_step_ns, reason=reason)
         return replace(finding, gain=gain, needed=is_needed)
 
 
-def _is_once(one: _Change) -> bool:
-    """Return whether it happened in one of several steps, and may not happen again."""
-    return bool(one.finding.evidence.once)
+def _is_unordered(gained: Sequence[int]) -> bool:
+    """Return whether a change gained notably more than one before it."""
+    return any(after > NOTABLY_MORE * before for before, after in pairwise(gained))
 
 
 def _is_unmasked(one: _Change, ns: int) -> bool:
@@ -346,25 +366,41 @@ def _parts_first(changes: list[_Change], least: float) -> list[_Change]:
     found = list(changes)
     for whole in changes:
         place = found.index(whole)
-        parts = [one for one in found[place:] if one.alone_ns >= least and _is_part(one.finding, whole.finding)]
+        parts = [one for one in found[place:] if one.alone_ns >= least and is_part(one.finding, whole.finding)]
         rest = [one for one in found[place:] if not any(one is part for part in parts)]
         found[place:] = [*parts, *rest]
     return found
 
 
-def _is_part(one: Finding, whole: Finding) -> bool:
-    if one.evidence.once != whole.evidence.once:
-        return False
-    if whole.kind == "exposed_comm":
-        return one.kind in _PARTS_OF_EXPOSED and one.evidence.collective in (None, whole.evidence.collective)
-    return one.kind == "straggler" and whole.kind in _OF_HOSTS
+def _needed_below(listed: Sequence[Finding]) -> list[Finding]:
+    """Put what gains nothing itself below the finding that gains only with it."""
+    found, held = list[Finding](), list[Finding]()
+    for finding in listed:
+        if _only_needed(finding):
+            held.append(_with_reason(finding, _FOR_ABOVE))
+        else:
+            found += [_with_reason(finding, _WITH_NEXT), *held] if held else [finding]
+            held = []
+    return found + held
+
+
+def _with_reason(finding: Finding, reason: str) -> Finding:
+    return replace(finding, gain=replace(finding.gain, reason=f"{reason} {finding.gain.reason}".rstrip()))
+
+
+def _only_needed(finding: Finding) -> bool:
+    return finding.needed and finding.figure[1] < MIN_SHARE
 
 
 def _with_unknown(listed: Sequence[Finding], unknown: Sequence[Finding]) -> tuple[Finding, ...]:
     """Put those of which no gain is known before the first that is shown with less than what they count."""
     found = list(listed)
     for finding in sorted(unknown, key=lambda one: -one.counted_ns):
-        smaller = (i for i, one in enumerate(found) if one.is_minor or one.figure[0] < finding.counted_ns)
+        smaller = (
+            place
+            for place, one in enumerate(found)
+            if one.is_minor or (one.figure[0] < finding.counted_ns and not _only_needed(one))
+        )
         found.insert(next(smaller, len(found)), finding)
     return tuple(found)
 

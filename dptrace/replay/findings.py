@@ -32,7 +32,7 @@ _FINDINGS, _ON_COMPUTE, _AFTER_THOSE = "findings", "compute findings", "compute 
 def findings_of(run: Run, progress: Progress = lambda fraction: None) -> tuple[Finding, ...]:
     """Return the findings of a run, the greatest gain first, and parts before their whole; computed once.
 
-    What gains less than 1 % of a step comes last, before it what happened in one of several steps. Where a replay
+    What gains only once others are gone comes after them, and what gains less than 1 % of a step last. Where a replay
     can't tell, a finding is placed by the time that it counts, and says why.
     """
     return _once(run, _FINDINGS, lambda: _list_of(run).found(progress))
@@ -73,7 +73,7 @@ def compute_findings_of(run: Run, *, after: bool = False) -> tuple[Finding, ...]
     return _once(run, _AFTER_THOSE if after else _ON_COMPUTE, found)
 
 
-def with_findings(answer: WhatIf, run: Run) -> WhatIf:
+def with_late_ranks(answer: WhatIf, run: Run) -> WhatIf:
     """Say in a what-if without any late rank which findings have what it gains, if those on late ranks show less."""
     notable = answer.can_tell and answer.step_gain_ns >= MIN_SHARE * answer.measured_step_ns
     note = stored_answer(run, "late ranks", str, lambda: _list_of(run).of_late_ranks()) if notable else ""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split, unknown_figures
 from dptrace.core.columns import same
+from dptrace.core.notes import SEVERAL_RUNS
 from dptrace.core.table import frame, frame_of, listed_in_docstring
 from dptrace.errors import DptraceError
 from dptrace.run import columns, tables
@@ -153,6 +154,12 @@ class Run:
             return restrict_analysis(whole.cross_rank, kept)
         return analyze_cross_rank(self.devices, self.world_size, self.metadata, self.align)
 
+    @property
+    def several_runs(self) -> tuple[str, ...]:
+        """The notes that say that its files are not those of one run."""
+        notes = (*self.notes, *self.cross_rank.notes)
+        return tuple(note for note in notes if any(words in note for words in SEVERAL_RUNS))
+
     @cached_property
     def shifts(self) -> tuple[Shift, ...]:
         """What moves each GPU's times onto the clock that pictures and exports share."""
@@ -288,7 +295,7 @@ class Run:
         """
         if ranks is None and steps is None:
             return self
-        from dptrace.run.select import all_steps, numbers_of_ranks, selection_note, with_steps
+        from dptrace.run.select import all_steps, numbers_of_ranks, ranks_note, selection_note, with_steps
         from dptrace.run.selection import ranks_of, steps_of
 
         run, notes = self, self.notes
@@ -299,6 +306,8 @@ class Run:
             run = run._part(with_steps(run.path, run.devices, (first, last)), notes)
         if ranks is not None:
             numbers = numbers_of_ranks(run.path, run.devices, ranks_of(ranks))
+            if len(numbers) < len(run.devices):
+                notes = (ranks_note(sorted({run.devices[number].timeline.rank for number in numbers})), *notes)
             run = run._part(tuple(all_steps(number, run.devices[number]) for number in numbers), notes)
         return run
 

@@ -15,7 +15,9 @@ from dptrace.analysis.cross_rank.transfers import Latency, Timing
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.intervals import Int64
+from dptrace.core.notes import SELECTED
 from dptrace.core.table import step_number
+from dptrace.core.units import ranks_text
 from dptrace.errors import UsageError
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import Timeline
@@ -68,7 +70,14 @@ def with_steps(path: str, devices: Sequence[DeviceFigures], steps: tuple[int, in
 
 def selection_note(first: int, last: int) -> str:
     """Return the note on the selected steps, so that a part is not mistaken for the whole run."""
-    return f"Only step {first} is selected." if first == last else f"Only steps {first} to {last} are selected."
+    which = f"step {first} is" if first == last else f"steps {first} to {last} are"
+    return f"{SELECTED}{which} selected."
+
+
+def ranks_note(ranks: Sequence[int]) -> str:
+    """Return the note on the selected ranks: what others do is in no finding."""
+    verb = "is" if len(ranks) == 1 else "are"
+    return f"{SELECTED}{ranks_text(ranks)} {verb} selected: findings on other ranks are left out."
 
 
 def _known_steps(timeline: Timeline) -> str:

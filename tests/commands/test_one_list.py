@@ -1,9 +1,12 @@
-"""One list of findings, whoever asks: the same order and the same numbers."""
+"""One list of findings, whoever asks: the same findings in the same order, with the same numbers."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,35 @@ import pytest
 from click.testing import CliRunner
 
 import dptrace
+from dptrace.analysis.findings.finding import NOTABLY_MORE, Finding, top_findings
 from dptrace.commands.shared.main import cli
 from dptrace.core.units import duration, milliseconds
+from dptrace.replay.finding_list import FindingList
+from dptrace.replay.findings import findings_of
+from dptrace.replay.gains import Measurer
+from dptrace.replay.whatif import replay_of_some
+from dptrace.viewers.base.table import order_sentence
+from dptrace.viewers.gantt.finding_places import MOST
+from tests.support.paths import TRACES
 from tests.support.planted import Plant, planted_job
+from tests.support.programs import Plant as Slow
+from tests.support.programs import one_forward_one_backward, pipeline, run, write
+from tests.support.real_traces import REAL, needs_real_traces
 
-PLANTS = [Plant(1, "loader", 3), Plant(2, "kernel", 1, layer=5), Plant(0, "operator", 2, [1], layer=1)]
+EVERY = (0, 1, 2, 3)
+FIGURES = ("kind", "text", "gain_ns", "gain_next_ns", "counted_ns")
+THREE = [Plant(1, "loader", 3), Plant(2, "kernel", 1, layer=5), Plant(0, "operator", 2, [1], layer=1)]
+JOBS: dict[str, Callable[[Path], Path]] = {
+    "straggler": lambda folder: planted_job(folder, [Plant(1, "loader", 5)]),
+    "two stragglers": lambda folder: planted_job(folder, [Plant(1, "python", 5), Plant(2, "allocator", 3, layer=6)]),
+    "three causes": lambda folder: planted_job(folder, THREE),
+    "hidden by another": lambda folder: planted_job(
+        folder, [Plant(0, "loader", 5), Plant(1, "kernel", 5, layer=1)], ranks=2
+    ),
+    "idle": lambda folder: planted_job(folder, [Plant(rank, "pause", 3) for rank in range(4)]),
+    "pipeline": lambda folder: write(folder, run(pipeline(one_forward_one_backward, 3), 3, [Slow(1, "F", 8)])),
+    "clean": lambda folder: planted_job(folder),
+}
 
 
 def printed(*arguments: str) -> str:
@@ -24,79 +51,196 @@ def printed(*arguments: str) -> str:
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three causes on three ranks."""
-    return planted_job(tmp_path_factory.mktemp("one") / "list", PLANTS)
+@pytest.fixture(scope="module", params=JOBS)
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of each kind."""
+    return JOBS[request.param](tmp_path_factory.mktemp(request.param.replace(" ", "_")) / "list")
 
 
 @pytest.fixture(scope="module")
-def listed(job: Path) -> list[dict[str, Any]]:
-    """The findings in Python that gain 1 % of a step or more."""
-    run = dptrace.open(job)
-    found: list[Any] = run.findings().to_dict("records")
-    return [row for row in found if row["gain_share"] >= 0.01]
+def listed(job: Path) -> tuple[Finding, ...]:
+    """The list."""
+    return findings_of(dptrace.open(job))
 
 
-def in_order(text: str, parts: list[str]) -> None:
-    """Check that texts are there, one after the other."""
-    places = [text.find(part) for part in parts]
-    assert -1 not in places, parts[places.index(-1)]
-    assert sorted(places) == places
+def rows(found: Any) -> list[tuple[Any, ...]]:
+    """Return what identifies findings, and their figures."""
+    return [tuple(row[name] for name in FIGURES) for row in found]
+
+
+DATA: dict[str, Callable[[Path], Any]] = {
+    "analyze": lambda job: json.loads(printed("analyze", str(job), "--json"))["findings"],
+    "advise": lambda job: json.loads(printed("advise", str(job), "--json"))["findings"],
+    "whatif": lambda job: json.loads(printed("whatif", str(job), "--json"))["findings"],
+    "python": lambda job: dptrace.open(job).findings().to_dict("records"),
+    "dict": lambda job: dptrace.open(job).to_dict()["findings"],
+}
+
+
+@pytest.mark.parametrize("output", DATA)
+def test_data_has_the_list(output: str, job: Path, listed: tuple[Finding, ...]) -> None:
+    """To the nanosecond, and nothing else."""
+    assert rows(finding.to_dict() for finding in listed) == rows(DATA[output](job))
+
+
+def test_agents_have_the_list(job: Path, listed: tuple[Finding, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tool of the MCP server, page by page."""
+    from dptrace.commands.mcp_tools import Root, Tools
+    from dptrace.load.options import ReadOptions
+
+    monkeypatch.chdir(job.parent)  # as the server does
+    tools = Tools(Root(job.parent), ReadOptions())
+    pages = [tools.findings(job.name, limit=2, offset=offset)["rows"] for offset in range(0, len(listed) + 1, 2)]
+
+    assert rows(finding.to_dict() for finding in listed) == rows(row for page in pages for row in page)
 
 
 def plain(text: str) -> str:
     """Return a terminal's or a page's text without line breaks and escapes."""
-    text = re.sub(r"\\([^\w\s])", r"\1", text.replace("&amp;", "&").replace("&#34;", '"').replace("&quot;", '"'))
+    text = re.sub(r"\\([^\w\s])", r"\1", html.unescape(text))
     return re.sub(r"\s+", " ", text)
 
 
-def test_data_and_agents_have_the_list(
-    job: Path, listed: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """--json, and the tool of the MCP server, to the nanosecond."""
-    from dptrace.commands.mcp_tools import Root, Tools
-    from dptrace.load.options import ReadOptions
-
-    names = ("kind", "text", "gain_ns", "gain_next_ns", "counted_ns")
-    expected = [tuple(row[name] for name in names) for row in listed]
-    answer = json.loads(printed("analyze", str(job), "--json"))["findings"][: len(listed)]
-    monkeypatch.chdir(job.parent)  # as the server does
-    agents = Tools(Root(job.parent), ReadOptions()).findings(job.name)["rows"][: len(listed)]
-
-    assert 3 <= len(listed)
-    assert expected == [tuple(row[name] for name in names) for row in answer]
-    assert expected[: len(agents)] == [tuple(row[name] for name in names) for row in agents]
+def page(job: Path, verb: str, *options: str) -> str:
+    path = job.parent / f"{verb}.html"
+    printed(verb, str(job), "-o", str(path), "--force", *options)
+    return path.read_text(encoding="utf-8")
 
 
-def test_texts_have_the_list(job: Path, listed: list[dict[str, Any]]) -> None:
-    """The terminal, Markdown and the table of the view: each finding with its figure, in the order of the list."""
-    for text in (
-        printed("analyze", str(job), "--findings"),
-        printed("analyze", str(job), "--markdown"),
-    ):
-        in_order(plain(text), [f"{milliseconds(row['gain_next_ns'])} ms" for row in listed])
-        in_order(plain(text), [row["text"][:30] for row in listed])
-    view = printed("view", str(job), "--view", "findings", "--text")
-    in_order(plain(view), [f"{milliseconds(row['gain_next_ns'])} ms" for row in listed])
+def below(text: str, heading: str) -> str:
+    assert heading in text
+    return text[text.index(heading) :]
 
 
-def test_pages_have_the_list(job: Path, listed: list[dict[str, Any]], tmp_path: Path) -> None:
-    """The Gantt page, of which the first three stand above the chart, and the report."""
-    printed("view", str(job), "-o", str(tmp_path / "page.html"))
-    printed("report", str(job), "-o", str(tmp_path / "report.html"))
-    page, report = ((tmp_path / name).read_text(encoding="utf-8") for name in ("page.html", "report.html"))
+TEXTS: dict[str, tuple[Callable[[Path], str], int | None]] = {
+    "analyze": (lambda job: printed("analyze", str(job)), 1),
+    "analyze --all": (lambda job: printed("analyze", str(job), "--all"), None),
+    "analyze --findings": (lambda job: printed("analyze", str(job), "--findings"), None),
+    "analyze --markdown": (lambda job: printed("analyze", str(job), "--markdown"), None),
+    "advise": (lambda job: below(printed("advise", str(job)), "Findings"), None),
+    "whatif": (lambda job: below(printed("whatif", str(job)), "Findings"), None),
+    "view --text": (lambda job: printed("view", str(job), "--text"), None),
+    "view findings": (lambda job: printed("view", str(job), "--view", "findings", "--text"), None),
+    "report": (lambda job: below(page(job, "report"), '<ol class="findings">'), None),
+    "page": (lambda job: below(page(job, "view"), 'id="findings"'), MOST),
+}
+"""What prints the list, and how many of the first are there at least; None for all."""
 
-    in_order(plain(page[page.index('id="findings"') :]), [duration(row["gain_next_ns"]) for row in listed[:3]])
-    above = plain(report[report.index('<ol class="findings">') :])
-    in_order(above, [f"{milliseconds(row['gain_next_ns'])} ms" for row in listed])
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("output", TEXTS)
+def test_texts_have_the_list(output: str, job: Path, listed: tuple[Finding, ...]) -> None:
+    """Each finding with its figure and its text, in the order of the list; what gains nothing is only named."""
+    print_it, most = TEXTS[output]
+    first = top_findings(listed)[:most]
+    if output in ("report", "page") and not first:
+        pytest.skip("nothing is listed there")
+    text, place = plain(print_it(job)), 0
+    figure = duration if output == "page" else lambda ns: f"{milliseconds(ns)} ms"
+    for finding in first:
+        for part in (figure(finding.figure[0]), finding.text[:24]):
+            place = text.find(part, place)
+            assert place >= 0, (part, text)
+    if output not in ("view findings", "page"):
+        assert not [one.text for one in listed if one.is_minor and one.text[:40] in text]
 
 
-def test_advice_and_what_if_agree_with_the_list(job: Path, listed: list[dict[str, Any]]) -> None:
-    """Advice has the gains of late ranks as one item; without any straggler, a step gains about as much."""
-    checks = json.loads(printed("advise", str(job), "--json"))["checks"]
+def test_the_jobs_are_of_their_kinds(job: Path, listed: tuple[Finding, ...]) -> None:
+    """The ranks that are made late are, and no other."""
+    late = {finding.evidence.rank for finding in top_findings(listed) if finding.kind == "straggler"}
+
+    assert next(of for name, of in LATE.items() if name.replace(" ", "_") in job.parent.name) == late
+
+
+LATE: dict[str, set[int | None]] = {
+    "straggler": {1},
+    "two stragglers": {1, 2},
+    "three causes": {1, 2},
+    "hidden by another": {1},
+    "idle": set(),
+    "pipeline": {1},
+    "clean": set(),
+}
+
+
+def test_the_order_is_explained(job: Path, listed: tuple[Finding, ...]) -> None:
+    """The greatest gain is first, unless a part of it is; and where the figures rise, a sentence says why."""
+    shown = [finding for finding in top_findings(listed) if finding.has_gain]
+    gains = [finding.figure[0] for finding in shown if not finding.needed]
+    rises = any(after > NOTABLY_MORE * before for before, after in pairwise(gains))
+
+    assert not shown or shown[0].figure[0] > 0
+    assert rises == bool(order_sentence(listed))
+
+
+OF_PART: dict[str, Callable[[Path], str]] = {
+    "analyze": lambda job: printed("analyze", str(job), "--ranks", "0,2,3"),
+    "analyze --all": lambda job: printed("analyze", str(job), "--ranks", "0,2,3", "--all"),
+    "analyze --findings": lambda job: printed("analyze", str(job), "--ranks", "0,2,3", "--findings"),
+    "analyze --markdown": lambda job: printed("analyze", str(job), "--ranks", "0,2,3", "--markdown"),
+    "analyze --json": lambda job: printed("analyze", str(job), "--ranks", "0,2,3", "--json"),
+    "advise": lambda job: printed("advise", str(job), "--ranks", "0,2,3", "--json"),
+    "view --text": lambda job: printed("view", str(job), "--ranks", "0,2,3", "--text"),
+    "report": lambda job: page(job, "report", "--ranks", "0,2,3"),
+    "page": lambda job: page(job, "view", "--ranks", "0,2,3"),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("output", OF_PART)
+def test_a_part_of_the_ranks_says_so(output: str, tmp_path: Path) -> None:
+    """The late rank is not selected: that findings on it are left out stands in each output, in the same words."""
+    job = planted_job(tmp_path / "job", [Plant(1, "loader", 5)])
+
+    assert "Only ranks 0, 2, 3 are selected: findings on other ranks are left out." in plain(OF_PART[output](job))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "output", ["analyze", "analyze --findings", "analyze --markdown", "advise", "whatif", "view --text"]
+)
+def test_two_runs_in_one_folder_stand_first(output: str, tmp_path: Path) -> None:
+    """Rank 1 is of a job of four ranks, rank 0 of one of two: each output begins with that."""
+    job, other = (planted_job(tmp_path / str(ranks), ranks=ranks) for ranks in (2, 4))
+    (job / "rank1.json").write_bytes((other / "rank1.json").read_bytes())
+    verb, *options = output.split()
+    text = plain(printed(verb, str(job), *options))
+
+    assert 0 <= text.find("The files are from different jobs") < 400
+
+
+def test_without_any_straggler_a_step_gains_about_as_much(tmp_path: Path) -> None:
+    """The findings on three late ranks add up to what levelling all ranks gains."""
+    job = planted_job(tmp_path / "job", THREE)
     answer = json.loads(printed("whatif", str(job), "--no-straggler", "--json"))
-    late = [row["gain_next_ns"] for row in listed if row["kind"] == "straggler"]
+    late = [one.figure[0] for one in findings_of(dptrace.open(job)) if one.kind == "straggler"]
 
-    assert sum(late) == pytest.approx(next(c["gain_ns"] for c in checks if c["name"] == "straggler"), abs=10)
     assert max(late) < answer["step_gain_ns"] == pytest.approx(sum(late), rel=0.15)
+
+
+SHARED = [
+    *(str(path) for path in sorted(TRACES.iterdir()) if path.is_dir()),
+    *("ddp_a100_rank0of2", "ddp_mi300_rank0of8", "dlrm_v100_4ranks", "ns_v100_1gpu", "sharded_h100_8ranks"),
+    *("straggler_v100_4ranks", "nsys/mfu_2gpu_before.sqlite", "nsys/h100_2gpu_1s.sqlite"),
+    *(f"../inputs/plants/{name}" for name in ("chain3_mid", "cl_pp3", "gc_one2", "hid_comp3", "ld_ddp2", "mesh_opt")),
+    *(f"../inputs/plants/{name}" for name in ("pp_stage1", "ppt_clean", "ppt_slow1", "strag80", "two_places3")),
+]
+
+
+@needs_real_traces
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARED)
+def test_gains_of_real_recordings_add_up(name: str) -> None:
+    """Those shown gain no more than all of them together, and these no more than a step."""
+    recording, of_all = dptrace.open(REAL / name), 0
+    found = FindingList(recording)
+    listed = [finding for finding in found.found(lambda fraction: None) if finding.has_gain]
+    gains, step_ns = [finding.figure[0] for finding in listed], float(recording.steps()["wall_ns"].mean())
+    for some in ([one for one, _ in found.shown], [one for one, ns in found.shown if ns > 0]):
+        # One that would lose something is none that gains.
+        changes = list(dict.fromkeys(one.change for one in some))
+        of_all = max(of_all, Measurer(replay_of_some(recording)).gain_ns(changes) if changes else 0)
+
+    assert min(gains, default=0) >= 0
+    assert sum(gains) <= of_all <= step_ns
+    assert not gains or listed[0].is_minor or gains[0] > 0

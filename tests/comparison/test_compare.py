@@ -129,7 +129,7 @@ def test_a_second_asleep_in_each_of_three_steps_is_told() -> None:
     found = compare(open_run([real("straggler_v100_4ranks")]), open_run([real("dlrm_v100_4ranks")]))
 
     assert found.change("wall_ns").beyond
-    assert "faster per step: rank 2's host was late −970 ms" in found.summary()
+    assert "faster per step: rank 2's host was late −971 ms" in found.summary()
     assert "cannot tell" == found.change("allocator_ns").verdict
     assert (3, 3) == (len(found.a.steps), len(found.b.steps))
 

@@ -109,14 +109,14 @@ def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path, gone: bool, reas
 
 
 def test_delays_that_hide_each_other_gain_together(hidden: dptrace.Run) -> None:
-    """Rank 0 loads data for 5 ms while rank 1 computes: neither gains alone, both together gain all of it."""
+    """Rank 0 loads data for 5 ms while rank 1 computes: neither gains alone, both gain all of it, and that is first."""
     found = findings_of(hidden)
     first, second = (finding for finding in found if finding.kind == "straggler")
 
     assert found[:2] == (first, second)
     assert [0, 0] == [finding.gain.ns for finding in (first, second)]
-    assert [0, 5_000_000] == [finding.figure[0] for finding in (first, second)]
-    assert not first.is_minor
+    assert [5_000_000, 0] == [finding.figure[0] for finding in (first, second)]
+    assert not second.is_minor
     assert hidden.whatif(no_straggler=True).step_gain_ns == 5_000_000
 
 
@@ -171,7 +171,7 @@ def test_shown_gains_add_up_to_that_of_all(late: dptrace.Run, hidden: dptrace.Ru
         step_ns = int(run.steps()["wall_ns"].mean())
 
         assert 0 < sum(finding.figure[0] for finding in found) <= step_ns
-        assert found[0].needed or found[0].gain.ns == found[0].gain.marginal_ns
+        assert found[0].figure[0] > 0
 
 
 @needs_real_traces

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
-from dptrace.analysis.findings.finding import Finding
+from dptrace.analysis.findings.finding import MIN_SHARE, NOTABLY_MORE, Finding, is_part, top_findings
 from dptrace.analysis.per_gpu.split import KindFigures
 from dptrace.core.units import byte_size, duration, milliseconds, sanitize
 from dptrace.run.columns import HEADINGS
@@ -57,6 +57,35 @@ def gain_sentence(finding: Finding) -> str:
     if abs(gain.marginal_ns - gain.ns) > 0.05 * max(gain.ns, gain.marginal_ns):
         text = f"{duration(gain.marginal_ns) if gain.marginal_ns else 'nothing'} after those above, alone {text}"
     return f"Gains {text}: {gain.change}. {gain.reason}".rstrip()
+
+
+def order_heading(findings: Iterable[Finding]) -> str:
+    """Return the heading above findings that are shown with what a step gains, in one line of 80 characters."""
+    if found := _unordered(findings):
+        order = "a part before its whole" if found[2] else "some only after others"
+        return f"Gain of a step in this order, {order} (below: range, or alone):"
+    return "What a step gains if you mend in this order (below: range, or gain alone):"
+
+
+def order_sentence(findings: Iterable[Finding]) -> str:
+    """Return why a finding stands before one that is shown with more; empty where none does."""
+    if (found := _unordered(findings)) is None:
+        return ""
+    less, more, of_whole = found
+    if of_whole:
+        return f"{less} stands before {more}: a part comes before its whole."
+    return f"{more} stands after {less}: it gains that only once those above are gone."
+
+
+def _unordered(findings: Iterable[Finding]) -> tuple[str, str, bool] | None:
+    """Return the first figure that stands before a greater one, that one, and whether it is that of a whole."""
+    gained = (one for one in top_findings(findings) if one.has_gain)
+    shown = [one for one in gained if one.figure[1] >= MIN_SHARE]  # others are needed by the one above them
+    for place, (one, after) in enumerate(pairwise(shown)):
+        if after.figure[0] > NOTABLY_MORE * one.figure[0]:
+            of_whole = any(is_part(part, after) for part in shown[: place + 1])
+            return f"{milliseconds(one.figure[0])} ms", f"{milliseconds(after.figure[0])} ms", of_whole
+    return None
 
 
 def rank_label(run: Run, timeline: Timeline) -> str:

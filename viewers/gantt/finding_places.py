@@ -18,7 +18,7 @@ from dptrace.core.units import duration, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
-from dptrace.viewers.base.table import gain_sentence
+from dptrace.viewers.base.table import gain_sentence, order_sentence
 from dptrace.viewers.gantt.chart import WAITING, Chart, Lane, Role, cause_category
 
 MOST = 3
@@ -51,16 +51,18 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
 
     Each has ``figure``, ``share``, ``text`` and ``advice``; ``place`` is None where the chart does not show its step.
     """
+    first = top_findings(findings_of(run))[:MOST]
+    order = order_sentence(first)
     return [
         {
             "figure": duration(finding.figure[0]),
             "share": f"{'gain' if finding.has_gain else 'counted'}, {share(finding.figure[1])} of a step",
             "text": finding.text,
-            "advice": f"{finding.advice} {gain_sentence(finding)}",
+            "advice": f"{finding.advice} {gain_sentence(finding)} {order if finding is first[0] else ''}".rstrip(),
             "idle": _cause(finding) in CAUSES,
             "place": _as_data(place_of(finding, run, chart)),
         }
-        for finding in top_findings(findings_of(run))[:MOST]
+        for finding in first
     ]
 
 

@@ -9,7 +9,7 @@ from dptrace.core.units import milliseconds, plural, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import TextTable, escape_markdown, gain_sentence, markdown_lines
+from dptrace.viewers.base.table import TextTable, escape_markdown, gain_sentence, markdown_lines, order_sentence
 from dptrace.viewers.terminal.screen import utilization_sentence
 from dptrace.viewers.terminal.split import minor_sentence, where
 from dptrace.viewers.terminal.summary import mean_split, sentence
@@ -46,6 +46,8 @@ def _findings(run: Run, limit: int) -> Iterator[str]:
     if not findings:
         yield f"None: {nothing_found(run.on_cpu, run.is_limited)}"
     first = top_findings(findings)
+    if why := order_sentence(first):
+        yield from (escape_markdown(why), "")
     for number, finding in enumerate(first[:limit], 1):
         ns, of_step = finding.figure
         text = escape_markdown(f"{finding.text} → {finding.advice}{where(finding)} {gain_sentence(finding)}")

@@ -15,7 +15,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.headline import drawn_headline
 from dptrace.viewers.base.marks import split_by_height
 from dptrace.viewers.base.page import Markup, Section, environment, pictures, section_page, section_styles, sections
-from dptrace.viewers.base.table import MAX_ROWS, gain_sentence
+from dptrace.viewers.base.table import MAX_ROWS, gain_sentence, order_sentence
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.host import host_data, host_notes
 from dptrace.viewers.gantt.page.data import details, scene
@@ -145,8 +145,10 @@ def _findings(run: Run) -> Markup:
         for f in top_findings(found)
     )
     listed = Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
-    minor = minor_sentence(found)
-    return listed + Markup('<p class="findings">{}</p>\n').format(sanitize(minor)) if minor else listed
+    words = (order_sentence(found), minor_sentence(found))
+    return listed + Markup("").join(
+        Markup('<p class="findings">{}</p>\n').format(sanitize(one)) for one in words if one
+    )
 
 
 def _facts(run: Run, place: str = "") -> Markup:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from dptrace.core.notes import SEVERAL_RUNS
 from dptrace.core.units import MINUS, byte_size, duration, plural, share
 from dptrace.simulate.explanation import megabytes
 from dptrace.viewers.base.table import TextTable
@@ -339,6 +340,11 @@ _STATUS = {
     "keep": "What the prediction assumes, with the cost of leaving it out",
     "skip": "What does not apply, or gains less than 1 %",
 }
+_RECORDED_STATUS = {
+    **_STATUS,
+    "apply": "Other changes, which are no findings, each by itself",
+    "keep": "What the run does already, with the cost of leaving it out",
+}
 _NOTHING = "No item of the checklists gains 1 % or more."
 
 
@@ -389,6 +395,7 @@ def _tree(content: Row) -> str:
 def _recorded_advise_facts(content: Row) -> Iterator[str]:
     mode = f" of {content['mode']}" if content["mode"] else ""
     parts = content["parts"]
+    yield from (note for note in content["assumptions"] if any(words in note for words in SEVERAL_RUNS))
     wait_ns = parts["exposed_wait_ns"]
     waiting = "an unknown part" if wait_ns is None else duration(wait_ns)
     yield (
@@ -415,7 +422,7 @@ def _advise_tables(content: Row, every: bool) -> Titled:
         more = len(found) - len(some)
         note = f"{more} more kinds of plan: --all." if more else ""
         yield "Ways to train, fastest that fits first", table_of(some, _tokens(content, _ADVISED), 3, note)
-    for status, title in _STATUS.items():
+    for status, title in (_RECORDED_STATUS if "recorded" in content else _STATUS).items():
         rows = [one for one in content["checks"] if one["status"] == status]
         if rows and (every or status != "skip"):
             shown = _check_columns(rows, status, every)

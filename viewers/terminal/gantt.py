@@ -17,7 +17,7 @@ from rich.text import Text
 
 from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.transfers import ExposedWait
-from dptrace.analysis.findings.finding import top_findings
+from dptrace.analysis.findings.finding import nothing_found, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import (
@@ -35,20 +35,21 @@ from dptrace.analysis.per_gpu.split import (
 from dptrace.comparison.sides import drawn_differences
 from dptrace.comparison.step_alignment import AlignedSteps, align
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
-from dptrace.core.units import byte_size, device_names, duration, milliseconds, plural, sanitize
+from dptrace.core.units import byte_size, device_names, duration, milliseconds, plural, sanitize, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.headline import drawn_headline
-from dptrace.viewers.base.table import number_table, step_label
+from dptrace.viewers.base.table import number_table, order_sentence, step_label
 from dptrace.viewers.base.theme import DARK, GLYPHS, PART_COLORS, PART_ORDER, PATTERNS
 from dptrace.viewers.base.theme import OVERLAPPED as THEME_OVERLAPPED
 from dptrace.viewers.base.theme import WAITING as THEME_WAITING
 from dptrace.viewers.base.time_saved import notes_of_all, time_saved_sentence, time_saved_text
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role
 from dptrace.viewers.gantt.page.pair import paired_chart
+from dptrace.viewers.terminal.split import findings_heading, minor_sentence
 
 # The look of a cell in the terminal's picture: its letter, its colors on any terminal, its name where that fits.
 
@@ -534,12 +535,22 @@ def print_gantt(run: Run, console: Console) -> None:
         numbers = [*causes(run, pen), *kinds(run, pen)]
         rows = _shares(run, labels, chosen)
         _print_below(_legend(block.rows), remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
-    _print_notes(run.notes, pen, console)
-    for finding in top_findings(findings_of(run) if chosen else ())[:1]:
-        figure, share = finding.figure
-        what = f"{'gain' if finding.has_gain else 'time'} of {milliseconds(figure)} ms"
-        text = f"First of the findings, by its {what} or {100 * share:.1f} % of a step: {finding.text}"
-        console.print(Text(pen.text(text), style="bold"), highlight=False)
+    _print_notes([note for note in run.notes if note not in run.several_runs], pen, console)
+    if chosen:
+        _print_findings(run, pen, console)
+
+
+def _print_findings(run: Run, pen: Pen, console: Console) -> None:
+    """Print the list of findings: the figure of each, and what it is."""
+    found = findings_of(run)
+    lines = [minor_sentence(found) if found else f"Findings: {nothing_found(run.on_cpu, run.is_limited)}"]
+    if shown := top_findings(found):
+        figures = [(f"{milliseconds(one.figure[0])} ms", share(one.figure[1])) for one in shown]
+        width = max(len(figure) for figure, _ in figures)
+        rows = (f"{figure:>{width}} ({of}) {one.text}" for (figure, of), one in zip(figures, shown, strict=True))
+        lines = [findings_heading(found), order_sentence(found), *rows, *lines]
+    for line in filter(None, lines):
+        console.print(Text(pen.text(line), style="bold"), highlight=False)
 
 
 def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
@@ -649,6 +660,8 @@ def _chosen(run: Run, most: int) -> tuple[list[DeviceFigures], tuple[NotableRank
 
 def _print_title(run: Run, pen: Pen, console: Console, before: str = "") -> None:
     console.print(Text(pen.text(before + drawn_headline(run).line), style="bold"), highlight=False)
+    for line in run.several_runs:
+        console.print(Text(pen.text(line), style="bold red"), highlight=False)
 
 
 def _print_below(

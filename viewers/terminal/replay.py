@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
+from dptrace.analysis.findings.finding import Finding, top_findings
 from dptrace.analysis.kernels.names import kernel_names
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.units import duration, milliseconds, plural, sanitize, share, signed_milliseconds
@@ -16,7 +18,17 @@ from dptrace.replay.paths import PathPiece
 from dptrace.replay.whatif import Doubt, Point, Sweep, WhatIf
 from dptrace.run.columns import HEADINGS
 from dptrace.viewers.base.fitting import Fitting
-from dptrace.viewers.base.table import PATH_KINDS, TextTable, column_table, plain, print_text_table, step_words
+from dptrace.viewers.base.table import (
+    PATH_KINDS,
+    TextTable,
+    column_table,
+    order_sentence,
+    plain,
+    print_text_table,
+    step_words,
+)
+from dptrace.viewers.terminal.screen import said
+from dptrace.viewers.terminal.split import findings_heading, minor_sentence
 
 # The answer of a what-if in the terminal: the step before and after, by part and by rank, and reasons to doubt it.
 
@@ -28,15 +40,27 @@ _MOST_PIECES = 3
 """Longest pieces of a path that are named."""
 _LONGEST_NAME = 40
 """Characters of a name."""
+_LONGEST_CHANGE = 80
+"""Characters of what a finding says of a change, unless its first clause is longer."""
 
 
-def print_whatif(answer: WhatIf, console: Console, all_rows: bool = False) -> None:
+def print_whatif(
+    answer: WhatIf,
+    console: Console,
+    all_rows: bool = False,
+    findings: Sequence[Finding] = (),
+    several_runs: Sequence[str] = (),
+) -> None:
     """Print an answer.
 
     Args:
         all_rows: print all ranks, however many.
+        findings: of a run without any change: what can be changed, in the order of the list.
+        several_runs: notes that say that the files are not those of one run.
     """
-    parts: list[RenderableType] = [sentence(answer), _replayed(answer), _path(answer), ""]
+    parts: list[RenderableType] = [Text(line, style="bold red") for line in several_runs]
+    parts += [sentence(answer), _replayed(answer), _path(answer), ""]
+    parts += [_changes(findings), ""] if findings else []
     parts += _doubts(answer.doubts)
     parts += [""] if answer.doubts else []
     parts += [_parts_table(answer), ""]
@@ -44,6 +68,23 @@ def print_whatif(answer: WhatIf, console: Console, all_rows: bool = False) -> No
         parts += [_rank_table(answer, all_rows), ""]
     parts += [Text("! ", style="yellow").append_text(plain(note)) for note in answer.notes]
     console.print(*parts, sep="\n")
+
+
+def _changes(findings: Sequence[Finding]) -> RenderableType:
+    """Return the findings as changes that a replay can make, with the figures of their list."""
+    parts: list[RenderableType] = [Text(findings_heading(findings, " as changes"), style="bold")]
+    parts += [plain(order)] if (order := order_sentence(findings)) else []
+    table = Table.grid(padding=(0, 1))
+    for _ in ("gain", "share"):
+        table.add_column(justify="right", style="bold", no_wrap=True)
+    table.add_column()
+    for finding in top_findings(findings):
+        ns, part = finding.figure
+        change = finding.gain.change if finding.has_gain else "time that was counted; gain unknown"
+        text = said(finding.text, _LONGEST_CHANGE, 1)
+        table.add_row(f"{milliseconds(ns)} ms", f"({share(part)})", plain(f"{change[:1].upper()}{change[1:]}: {text}"))
+    parts += [table, *filter(None, [plain(minor_sentence(findings))])]
+    return Group(*parts)
 
 
 def sentence(answer: WhatIf) -> Text:

@@ -20,6 +20,7 @@ from dptrace.analysis.per_gpu.split import (
     overlap_percent,
     waiting_label,
 )
+from dptrace.core.notes import SELECTED
 from dptrace.core.units import duration, milliseconds, number, plural, sanitize, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.columns import shown_figures
@@ -29,7 +30,7 @@ from dptrace.run.run import Run
 from dptrace.run.utilization import Utilization
 from dptrace.viewers.base.fitting import Fitting, wrapped
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import plain, rank_label, step_words, wait_cell
+from dptrace.viewers.base.table import order_heading, plain, rank_label, step_words, wait_cell
 from dptrace.viewers.base.theme import GLYPHS
 
 LINES = 24
@@ -59,6 +60,8 @@ def _parts(run: Run, width: int, findings: int, ranks: int, lines: Sequence[int]
     analysis = run.cross_rank
     found = mean_step(analysis)
     yield plain(headline(run).line)
+    several = run.several_runs
+    yield from (Text(line, style="bold red") for line in several)
     if found is None:
         yield Text("There is no step in this run.", style="bold")
     else:
@@ -79,8 +82,12 @@ def _parts(run: Run, width: int, findings: int, ranks: int, lines: Sequence[int]
         yield plain(f"{text} of the schedule{formula}.")
     # What was left out, or is unknown, matters more than what was inferred.
     ordered = {
-        note: 4 * ("--ignore" in note) + 2 * note.startswith("Left out") + ("unknown" in note)
+        note: 4 * note.startswith(SELECTED)
+        + 4 * ("--ignore" in note)
+        + 2 * note.startswith("Left out")
+        + ("unknown" in note)
         for note in (*run.notes, *analysis.notes)
+        if note not in several
     }
     notes = sorted(ordered, key=lambda note: -ordered[note])
     if notes:
@@ -145,7 +152,7 @@ def _findings(run: Run, width: int, most: int, lines: Sequence[int]) -> Iterator
     known = any(finding.has_gain for finding in found)
     reasons = {finding.gain.reason for finding in shown}
     if known:
-        yield Text("What a step gains if you mend in this order (below: range, or gain alone):", style="bold")
+        yield Text(order_heading(shown[:most]), style="bold")
     else:
         why = f"; what a step would gain is unknown: {reasons.pop()}" if len(reasons) == 1 else ""
         yield plain(f"Findings by the time that each counts{why}")

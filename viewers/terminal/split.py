@@ -25,6 +25,7 @@ from dptrace.viewers.base.table import (
     column_table,
     gain_sentence,
     number_table,
+    order_sentence,
     plain,
     rank_label,
     step_label,
@@ -174,20 +175,24 @@ def idle_table(run: Run, all_rows: bool = False) -> Fitting | None:
 # Figures across ranks in the terminal: the findings, and wait and transfer time of collectives.
 
 
-def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False, is_limited: bool = False) -> RenderableType:
+def findings_list(
+    findings: tuple[Finding, ...], on_cpu: bool = False, is_limited: bool = False, about: str = ""
+) -> RenderableType:
     """Return the findings: what a step gains without each once those above are gone; text, advice and gain alone.
 
     Those without which a step would gain less than 1 % share a line.
+
+    Args:
+        about: follows "Findings" in the heading.
     """
     if not findings:
         return Text(f"Findings: {nothing_found(on_cpu, is_limited)}", style="bold")
     known = any(finding.has_gain for finding in findings)
-    order = "by what a step gains without each and those above" if known else "by the time that each counts"
-    order += "; those of a single step last" if any(finding.evidence.once for finding in findings) else ""
-    parts: list[RenderableType] = [Text(f"Findings, {order}", style="bold")]
+    parts: list[RenderableType] = [Text(findings_heading(findings, about), style="bold")]
     reasons = {finding.gain.reason for finding in findings}
-    if not known and len(reasons) == 1:
-        parts.append(plain(f"What a step would gain is unknown: {reasons.pop()}"))
+    shared = not known and len(reasons) == 1
+    if why := f"What a step would gain is unknown: {reasons.pop()}" if shared else order_sentence(findings):
+        parts.append(plain(why))
     table = Table.grid(padding=(0, 1))
     for _ in ("gain", "share"):
         table.add_column(justify="right", style="bold", no_wrap=True)
@@ -195,13 +200,22 @@ def findings_list(findings: tuple[Finding, ...], on_cpu: bool = False, is_limite
     for finding in top_findings(findings):
         figure, of_step = finding.figure
         lines = [plain(finding.text), plain(f"→ {finding.advice}{where(finding)}")]
-        if len(parts) == 1:
+        if not shared:
             lines.append(plain(f"= {gain_sentence(finding)}"))
         table.add_row(f"{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
     parts.append(table)
     if minor := minor_sentence(findings):
         parts.append(plain(minor))
     return Group(*parts)
+
+
+def findings_heading(findings: Sequence[Finding], about: str = "") -> str:
+    """Return the heading of a list of findings: what its figures are."""
+    known = any(finding.has_gain for finding in findings)
+    return f"Findings{about}, by {'what a step gains without each and those above' if known else _COUNTED}"
+
+
+_COUNTED = "the time that each counts"
 
 
 def minor_sentence(findings: Sequence[Finding]) -> str:

@@ -15,6 +15,7 @@ from dptrace.analysis.per_gpu.split import (
     EXPOSED_LABELS,
     overlap_percent,
 )
+from dptrace.core.notes import SELECTED
 from dptrace.core.units import byte_size, duration, share
 from dptrace.model.training.layout import held_activations
 from dptrace.replay.findings import findings_of
@@ -190,8 +191,9 @@ def sentence(run: Run) -> Text:
     found = mean_step(run.cross_rank)
     if found is None:
         return Text("There is no step in this run.", style="bold")
-    figures, limits = found.figures_ns, "".join(f"{line}\n" for line in found.limits)
-    text = Text(limits, style="bold yellow")
+    figures, text = found.figures_ns, Text()
+    for lines, style in ((run.several_runs, "bold red"), (found.limits, "bold yellow")):
+        text.append("".join(f"{line}\n" for line in lines), style=style)
     text.append(f"{length_words(found)}: ", style="bold")
     if figures["exposed_comm_ns"] is None:
         text.append("exposed communication unknown", style="bold red")
@@ -233,9 +235,9 @@ def mean_split(run: Run) -> str:
     return f"{step} {duration(found.wall_ns)}: {', '.join(listed)}."
 
 
-def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
-    """Return the notes that limit the figures: missing, dropped or inferred data."""
-    return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in (*run.notes, *further)))
+def note_lines(notes: Sequence[str]) -> RenderableType:
+    """Return notes that limit the figures: missing, dropped or inferred data."""
+    return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in notes))
 
 
 def print_run(run: Run, console: Console, all_rows: bool = False, sections: Collection[str] = ()) -> None:
@@ -256,6 +258,8 @@ def print_run(run: Run, console: Console, all_rows: bool = False, sections: Coll
 
 def _findings(run: Run, all_rows: bool) -> Iterator[RenderableType]:
     yield findings_list(findings_of(run), run.on_cpu, run.is_limited)
+    if not all_rows and (selected := [note for note in run.notes if note.startswith(SELECTED)]):
+        yield note_lines(selected)
 
 
 def _split(run: Run, all_rows: bool) -> Iterator[RenderableType]:
@@ -290,7 +294,7 @@ def _notes(run: Run, all_rows: bool) -> Iterator[RenderableType]:
     if not all_rows and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):
         yield Text(HINT, style="dim")
     if run.notes or run.cross_rank.notes:
-        yield notes(run, run.cross_rank.notes)
+        yield note_lines((*run.notes, *run.cross_rank.notes))
 
 
 SECTIONS: dict[str, Callable[[Run, bool], Iterator[RenderableType]]] = {
@@ -315,7 +319,7 @@ def print_collectives(run: Run, console: Console, all_rows: bool = False) -> Non
         if len(shown) < len(rows):
             console.print(f"{len(rows) - len(shown):,} more; --all shows them, --csv writes them.")
     if run.notes or times_note(run):
-        console.print(notes(run, times_note(run)))
+        console.print(note_lines((*run.notes, *times_note(run))))
 
 
 def _print_collective_rows(run: Run, rows: list[dict[Any, Any]], console: Console) -> None:

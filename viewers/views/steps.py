@@ -44,7 +44,7 @@ from dptrace.viewers.base.charts import (
     with_steps,
 )
 from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message, time_axis
-from dptrace.viewers.base.table import TextTable, step_label, wait_cell
+from dptrace.viewers.base.table import TextTable, order_sentence, step_label, wait_cell
 from dptrace.viewers.base.theme import dark_color
 from dptrace.viewers.views.registry import View
 
@@ -515,7 +515,8 @@ def findings_table(run: Run) -> TextTable:
     found = [(*f.figure, f) for f in findings_of(run)]
     rows = tuple((f"{milliseconds(ns)} ms", f"{100 * share:.1f} %", f.text, f.advice) for ns, share, f in found)
     nothing = NO_FINDING if with_steps(run) else NO_STEP
-    return TextTable(("gain", "of the step", "what", "what to do"), rows, 4, "" if rows else nothing)
+    note = order_sentence(findings_of(run)) if rows else nothing
+    return TextTable(("gain", "of the step", "what", "what to do"), rows, 4, note)
 
 
 FINDINGS_VIEW = View("findings", FINDINGS_TITLE, findings_table, findings, shows_cross_rank=True)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.across import AcrossRanks
 from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
 from dptrace.analysis.findings.cores import CoreWaits, core_waits
-from dptrace.analysis.findings.evidence import AnyEvidence, Evidence
+from dptrace.analysis.findings.evidence import AnyEvidence, Evidence, Idle, Straggler
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median
 from dptrace.core.units import byte_size, duration
@@ -134,6 +135,26 @@ class Finding(msgspec.Struct, frozen=True):
 def top_findings(found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings that are not minor, in their order."""
     return tuple(finding for finding in found if not finding.is_minor)
+
+
+NOTABLY_MORE = 1.1
+"""How many times as much as the one before it a finding may gain without a reason."""
+_PARTS_OF_EXPOSED = ("small_messages", "first_bucket", "low_bandwidth", "slow_collectives")
+_OF_HOSTS = ("unrecorded", *(cause.kind for cause in IDLE_CAUSES if cause.host_causes))
+"""Findings on what all hosts do, of which a late rank's own excess is a part."""
+
+
+def is_part(one: Finding, whole: Finding) -> bool:
+    """Return whether a finding is about a part of what another one is about, and so stands before it."""
+    if one.evidence.once != whole.evidence.once:
+        return False
+    if whole.kind == "exposed_comm":
+        return one.kind in _PARTS_OF_EXPOSED and one.evidence.collective in (None, whole.evidence.collective)
+    if one.kind != "straggler" or whole.kind not in _OF_HOSTS:
+        return False
+    # Where all ranks pause at one place, only what a rank pauses longer there is a part.
+    of_place = isinstance(whole.evidence, Idle) and whole.evidence.ranks
+    return not of_place or one.about(Straggler).where == whole.about(Idle).where
 
 
 _INDUCTOR = re.compile(r"triton_([a-z]+_fused_|tem_|_\d)")
