@@ -11,6 +11,8 @@ import pytest
 import dptrace
 from dptrace.analysis.findings.finding import Finding
 from dptrace.replay.findings import findings_of
+from dptrace.replay.graph.model import NEVER, EdgeKind
+from dptrace.replay.whatif import replay_of_some
 
 _STEPS, _STEP_US, _LATE_US = 8, 60_000, 20_000
 
@@ -35,6 +37,7 @@ def _threads(rank: int, gloo_threads: int) -> list[list[dict[str, Any]]]:
         host.append(_event("cpu_op", "c10d::allreduce_", 1, start + 25_300 + late, 60))
         arrived = start + 25_400 + late
         own = _event("user_annotation", "gloo:all_reduce", 2 + step % gloo_threads, arrived, start + 46_000 - arrived)
+        own["args"] = {"Input Dims": [[1000]], "Input type": ["float"]}
         gloo[step % gloo_threads].append(own)
         host.append(_event("cpu_op", "aten::add_", 1, start + 46_100, 13_000))
     return [*gloo[:-1], host, gloo[-1]]
@@ -58,7 +61,7 @@ def _late(run: dptrace.Run) -> list[Finding]:
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-@pytest.mark.parametrize("kept", [1, 0.55])
+@pytest.mark.parametrize("kept", [1, 0.8])
 def test_steps_with_all_records_tell_who_is_late(tmp_path: Path, cut: int, kept: float) -> None:
     """Half of the steps lack the records of a gloo thread, on the rank that waits or the late one: the others tell."""
     run = dptrace.open(_write(tmp_path / "run", cut, kept), cache=False)
@@ -71,6 +74,17 @@ def test_steps_with_all_records_tell_who_is_late(tmp_path: Path, cut: int, kept:
     assert [1] == finding.evidence.to_dict()["ranks"]
     assert finding.gain.ns == pytest.approx(1000 * _LATE_US, rel=0.02)
     assert any(f"rank{cut}.pt" in note and "not compared" in note for note in run.notes)
+
+
+def test_a_lost_collective_follows_the_one_before_it(tmp_path: Path) -> None:
+    """Rank 1 has no record of every other collective: it came to each of these a step after the last that it has."""
+    model = replay_of_some(dptrace.open(_write(tmp_path / "run", 1, 1), cache=False)).model
+
+    edge = model.graph.edge
+    lag_ns = edge.lag_ns[edge.of(EdgeKind.PEER) & (edge.lag_ns > NEVER)]
+
+    assert len(lag_ns)
+    assert (lag_ns < 1000 * _STEP_US).all()
 
 
 def test_a_rank_without_a_complete_step_is_left_out(tmp_path: Path) -> None:

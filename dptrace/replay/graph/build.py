@@ -386,7 +386,8 @@ def _previous(matches: Matches, transfers: Transfers, alone: Int64) -> Int64:
     here = {rank for rank, _ in matches.device_ids}
     absent = [sorted(set(group.ranks) - here) for group in matches.groups]
     few = [own if 0 < len(own) <= _FEW_ABSENT else [-1 - number] for number, own in enumerate((*absent, []))]
-    rows = np.flatnonzero(transfers.absent)
+    # A rank whose file is cut lacks some collectives of a group, and has others.
+    rows = np.flatnonzero(np.isin(transfers.group, transfers.group[transfers.absent]))
     count = np.array([len(few[group]) for group in transfers.group[rows].tolist()], np.int64)
     of = np.repeat(rows, count)
     key = np.array([rank for group in transfers.group[rows].tolist() for rank in few[group]], np.int64)
