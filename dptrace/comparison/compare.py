@@ -462,7 +462,7 @@ def _moved(comparison: Comparison, waiting: bool = True) -> list[str]:
 def _who_is_late(comparison: Comparison, every: Mapping[str, Change]) -> str:
     """Return which ranks the others wait for, where that is nearly all that exposed communication changed by.
 
-    Messages of a pipeline are not divided into waits and transfers: there, a late rank has to explain most of the step.
+    Where it is not known how much of that is waiting, a late rank has to explain most of the step.
     """
     exposed, wait, wall = (every.get(name) for name in ("exposed_comm_ns", "exposed_wait_ns", "wall_ns"))
     if exposed is None or wall is None or not exposed.beyond:

@@ -126,6 +126,7 @@ COLLECTIVES = {
 """All known kinds by name. Bus factors and counted bytes are those of nccl-tests (NVIDIA/nccl-tests,
 doc/PERFORMANCE.md, and for gather and scatter src/gather.cu and src/scatter.cu)."""
 
+POINT_TO_POINT = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 COUNTED = {kind.name: kind.counted for kind in COLLECTIVES.values() if kind.counted}
 """What the message size n counts, for each kind that ``dptrace links`` measures."""
 

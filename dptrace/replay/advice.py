@@ -13,6 +13,7 @@ from dptrace.analysis.findings.finding import Finding, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
+from dptrace.model.collectives import POINT_TO_POINT
 from dptrace.model.planning.checks import MIN_SHARE, RECORDED_TEXTS, STATUSES, Check, check_dict
 from dptrace.model.planning.decision import RULES, Question, ask
 from dptrace.model.scaling import gustafson_efficiency
@@ -106,10 +107,14 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
         numbers = f"ranks are missing from collectives, exposed {duration(step.exposed_ns)} of a step"
         yield ask("straggler", "unknown: add the traces of the missing ranks", numbers, step.exposed_ns / step.wall_ns)
     elif step.ranks > 1 and step.wait_ns is not None:
-        part = step.wait_ns / step.wall_ns
+        # Stages of a pipeline wait for each other also where none is late.
+        by_kind = run.cross_rank.mean_waits_by_kind()
+        owed = sum(by_kind[kind]["exposed_wait_ns"] or 0.0 for kind in POINT_TO_POINT & by_kind.keys())
+        waited = max(step.wait_ns - owed, 0.0)
+        part = waited / step.wall_ns
         late = any(one.kind == "straggler" for one in top_findings(findings_of(run)))
         answer = "yes" if late or part >= RULES["straggler"].value else "no"
-        yield ask("straggler", answer, f"{duration(step.wait_ns)} of a step, {share(part)}", part)
+        yield ask("straggler", answer, f"{duration(waited)} of a step, {share(part)}", part)
 
 
 def _data(run: Run, step: RecordedStep) -> Question:

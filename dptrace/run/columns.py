@@ -323,8 +323,8 @@ MEMBERS = (
     Column(
         "wait_ns",
         "Int64",
-        "its duration on this rank beyond transfer_ns; missing for kinds in which ranks do not wait for each other: "
-        "broadcast, messages",
+        "its duration on this rank beyond transfer_ns, of a message until the other side began at most; missing for "
+        "kinds in which ranks do not wait for each other, such as broadcast",
         value=lambda across: _known(across.timing.wait_ns, across.timing.wait_ns != UNKNOWN_NS),
     ),
     Column(

@@ -18,7 +18,6 @@ from dptrace.analysis.cross_rank.ddp_buckets import buckets, instance_names
 from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.cross_rank.transfers import (
     AlphaBeta,
-    ExposedWait,
     Latency,
     alpha_beta,
     exposed_parts,
@@ -72,16 +71,19 @@ class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
 
         One rank, if more than half of the waiting is for it alone. Otherwise the fewest, where each moment of waiting
         counts in equal parts for those that had not arrived; none if these are more than three, or if nothing waits.
+        The other side of a message is not counted: it may have waited itself for the stage before it.
 
         Args:
             devices: count only their waiting, instead of that of all.
         """
         chosen = {id(device) for device in (self.devices if devices is None else devices)}
-        waits = [
-            wait if id(device) in chosen else _not_waiting(wait)
-            for device, wait in zip(self.devices, self.exposed_waits, strict=True)
-        ]
-        whole = sum(int(wait.calls.exposed_ns.clip(0).sum()) for wait in waits)
+        waits, whole = [], 0
+        of_messages = self.matches.messages[self.matches.instance]
+        for number, (device, wait) in enumerate(zip(self.devices, self.exposed_waits, strict=True)):
+            exposed = wait.calls.exposed_ns.clip(0) if id(device) in chosen else np.zeros_like(wait.calls.exposed_ns)
+            whole += int(exposed.sum())
+            exposed[self.matches.index[of_messages & (self.matches.device == number)]] = 0
+            waits.append(replace(wait, calls=replace(wait.calls, exposed_ns=exposed)))
         alone = Counter[int]()
         for calls in (wait.calls for wait in waits):
             for rank, ns in zip(calls.waits_for.tolist(), calls.exposed_ns.tolist(), strict=True):
@@ -190,10 +192,6 @@ def _launched(matches: Matches, devices: Sequence[DeviceFigures]) -> NDArray[np.
         launch = timeline.launch_ns[timeline.kind == Kind.COMMUNICATION]
         known[matches.instance[rows]] |= launch[matches.index[rows]] != UNKNOWN
     return known
-
-
-def _not_waiting(wait: ExposedWait) -> ExposedWait:
-    return replace(wait, calls=replace(wait.calls, exposed_ns=np.zeros_like(wait.calls.exposed_ns)))
 
 
 def _not_in_mean(devices: Sequence[DeviceFigures]) -> list[str]:

@@ -159,14 +159,6 @@ test("a collective's members are collected over the ranks", async () => {
   ]);
 });
 
-test("of a message, the panel says how long the first rank was in its call before the other", () => {
-  const lod = lodOf([{ lane: 2, start: 10, duration: 50, category: 0 }, { lane: 5, start: 40, duration: 20, category: 0 }], 6, 1), member = { wait: null, within: null, exposed: 0 };
-  const waits = (...late) => memberRows({ transfer: 20, last: 1, members: late.map((ns, index) => ({ ...member, track: index, index, late: ns })) }, SCENE, lod).map(({ cells }) => cells[2]);
-  assert.deepEqual(waits(0, 30), ["30 ns before the other", "unknown"]);
-  assert.deepEqual(waits(0, 90), ["50 ns before the other", "unknown"]);
-  assert.deepEqual(waits(0, null), ["unknown", "unknown"]);
-});
-
 test("what a missing rank leaves unknown is not drawn as zero", async () => {
   const lod = lodOf([{ lane: 2, start: 10, duration: 30, category: 0 }], 6, 1), zero = packed(0);
   const instances = { transfer: zero, algbw: zero, busbw: zero, last: zero, bytes: zero, seq: zero, group: zero, name: zero, names: [""] };

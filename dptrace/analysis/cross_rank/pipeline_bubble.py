@@ -19,7 +19,7 @@ import numpy as np
 from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import unique
-from dptrace.model.collectives import COLLECTIVES
+from dptrace.model.collectives import POINT_TO_POINT
 from dptrace.model.training.layout import bubble_share as bubble_formula
 from dptrace.timeline.model import Action, Timeline
 
@@ -31,8 +31,6 @@ __all__ = [
     "pipelines",
     "to_dict",
 ]
-
-_MESSAGES = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 
 class RankSpan(msgspec.Struct, frozen=True):
@@ -141,7 +139,7 @@ def _groups(timelines: Sequence[Timeline]) -> list[list[int]]:
 
 
 def _partners(timeline: Timeline) -> set[int]:
-    messages = [c for c in timeline.collectives if c.kind in _MESSAGES]
+    messages = [c for c in timeline.collectives if c.kind in POINT_TO_POINT]
     peers = {c.peer for c in messages if c.peer >= 0}
     return peers or {rank for c in messages for rank in c.ranks}
 

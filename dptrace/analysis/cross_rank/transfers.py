@@ -16,7 +16,7 @@ from dptrace.core.checks import holds
 from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, sums, union, unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
-from dptrace.model.collectives import bus_factor
+from dptrace.model.collectives import POINT_TO_POINT, bus_factor
 from dptrace.timeline.model import Phase
 
 # Wait, transfer time and bandwidth of each collective, and the rank that arrived last.
@@ -32,7 +32,8 @@ class Timing(msgspec.Struct, frozen=True, dict=True):
     """Per instance: the shortest duration among its members, since the last to arrive does not wait; UNKNOWN_NS if it
     is not complete."""
     wait_ns: Int64
-    """Per member: its duration minus the transfer; UNKNOWN_NS if the instance is not complete or not synchronizing."""
+    """Per member: its duration minus the transfer, in a message until the other side began at most; UNKNOWN_NS if the
+    instance is not complete, or its ranks do not wait for each other."""
     late_ns: Int64
     """Per member: its start after the first member's, on aligned clocks."""
     late_known: NDArray[np.bool_]
@@ -50,28 +51,34 @@ class Timing(msgspec.Struct, frozen=True, dict=True):
 def timing(matches: Matches, clocks: Clocks) -> Timing:
     """Separate wait from transfer, which needs no common clock, and find the last to arrive, which does.
 
-    Both are given for complete instances only, and waits for kinds in which ranks wait for each other. The last to
-    arrive has the shortest duration in a synchronizing collective, and otherwise the latest start. It is
+    Both are given for complete instances only, and waits for kinds in which ranks wait for each other. A message may
+    last until the host asks for it, long after it has arrived: the wait in one ends where the other side begins. The
+    last to arrive has the shortest duration in a synchronizing collective, and otherwise the latest start. It is
     known only if it differs from the next by more than the uncertainty of the two clocks.
     """
     length = matches.end_ns - matches.start_ns
     low = matches.first[:-1]
     shortest = np.minimum.reduceat(length, low) if len(matches) else np.empty(0, np.int64)
     transfer = np.where(matches.complete, shortest, UNKNOWN_NS)
-    waits = (matches.complete & matches.synchronizing)[matches.instance]
     start = aligned_starts(matches, clocks)
     by_start = np.lexsort((start, matches.instance))
     earliest = by_start[low][matches.instance]
     late = start - start[earliest]
     between = clocks.between(matches.device, matches.device[earliest])
     unsure = np.where(matches.complete[matches.instance], between, UNKNOWN_NS)
+    waits, wait = (matches.complete & matches.synchronizing)[matches.instance], length - transfer[matches.instance]
+    if matches.messages.any():
+        comparable = np.minimum.reduceat(unsure, low) != UNKNOWN_NS
+        messages = (matches.messages & comparable)[matches.instance]
+        other_began = np.maximum.reduceat(start, low)[matches.instance]
+        waits, wait = waits | messages, np.where(messages, np.minimum(wait, other_began - start), wait)
     with np.errstate(divide="ignore", invalid="ignore"):
         # A group of one rank sends nothing.
         sent = (matches.bytes > 0) & (transfer > 0) & (matches.size > 1)
         algbw = np.where(sent, matches.bytes / (transfer * 1e-9), np.nan)
     return Timing(
         transfer_ns=transfer,
-        wait_ns=np.where(waits, length - transfer[matches.instance], UNKNOWN_NS),
+        wait_ns=np.where(waits, wait, UNKNOWN_NS),
         late_ns=late,
         late_known=(unsure != UNKNOWN_NS) & ((late > unsure) | (matches.device == matches.device[earliest])),
         unsure_ns=unsure,
@@ -207,7 +214,8 @@ class ExposedWait(WaitFigures, frozen=True):
     calls: CallWaits
     """Each collective on its own; concurrent collectives may wait at the same time."""
     waits_for: NDArray[np.int32]
-    """Of each step: the rank that more than half of its exposed wait was for; -1 where no rank stands out."""
+    """Of each step: the rank that more than half of its exposed wait was for, not counting the other sides of messages,
+    which may wait themselves; -1 where no rank stands out."""
 
     def select(self, steps: slice, calls: NDArray[np.bool_]) -> ExposedWait:
         """Keep some steps, and the collectives that a mask selects."""
@@ -242,12 +250,13 @@ def exposed_waits(
     order = np.argsort(matches.device, kind="stable")
     bounds = np.searchsorted(matches.device[order], np.arange(len(devices) + 1))
     waits_for = _waits_for(matches)
-    known, lacking = _known_and_lacking(matches, clocks)
+    lacking = _lacking(matches, clocks)
     waits = []
     for number, device in enumerate(devices):
         members = order[bounds[number] : bounds[number + 1]]
         instance = matches.instance[members]
-        shown = known[instance] & ("exposed_comm_ns" not in device.split.unknown)
+        shown = (timing.wait_ns[members] != UNKNOWN_NS) & ~lacking[instance]
+        shown &= "exposed_comm_ns" not in device.split.unknown
         rows = _Members(
             matches.start_ns[members],
             matches.end_ns[members],
@@ -261,20 +270,17 @@ def exposed_waits(
     return tuple(waits)
 
 
-def _known_and_lacking(matches: Matches, clocks: Clocks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which instances show their ranks' waits, and of which not all ranks are recorded.
-
-    An instance shows waits if it synchronizes and all its ranks are recorded.
-    """
+def _lacking(matches: Matches, clocks: Clocks) -> NDArray[np.bool_]:
+    """Return of which instances not all ranks are recorded."""
     if not len(matches):
-        return np.empty(0, np.bool_), np.empty(0, np.bool_)
+        return np.empty(0, np.bool_)
     single = np.diff(matches.first) < 2
     declared = np.array([matches.groups[group].size for group in matches.group.tolist()], np.int64)
     # The matching takes the recorded ranks for all where the traces do not tell the size of a group.
     undeclared = single & matches.synchronizing & (declared != 1)
     misfit = np.logical_or.reduceat(clocks.misfit[matches.device], matches.first[:-1])
-    lacking = ~matches.complete | undeclared | misfit
-    return matches.synchronizing & ~lacking, lacking
+    lacking: NDArray[np.bool_] = ~matches.complete | undeclared | misfit
+    return lacking
 
 
 def _waits_for(matches: Matches) -> NDArray[np.int32]:
@@ -356,7 +362,9 @@ def _of_device(members: _Members, device: DeviceFigures) -> ExposedWait:
         kind: _of_rows(members, timeline.step[called], device, kinds == kind)[1] for kind in sorted(set(kinds.tolist()))
     }
     calls = _calls(members, device, len(comm))
-    waits_for = _waits_for_by_step(calls, timeline.start_ns[comm], whole.wait_ns, timeline.windows.bounds)
+    named = replace(calls, waits_for=calls.waits_for.copy())
+    named.waits_for[members.index[np.isin(kinds.astype(str), list(POINT_TO_POINT))]] = -1
+    waits_for = _waits_for_by_step(named, timeline.start_ns[comm], whole.wait_ns, timeline.windows.bounds)
     return ExposedWait(whole.wait_ns, whole.known, whole.unmatched_ns, waiting, by_kind, calls, waits_for)
 
 
@@ -542,7 +550,8 @@ def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latenc
     comparable = len(part) >= _MIN_ALIKE and (sizes.min() > 0 or bool(name)) and sizes.max() <= _ALIKE * sizes.min()
     slow = (transfer > middle + 5 * deviation) & (transfer > 1.5 * middle) & comparable
     size = np.diff(matches.first)[part]
-    waited = (np.add.reduceat(timing.wait_ns, matches.first[:-1])[part] / size)[matches.synchronizing[part]]
+    waits = timing.wait_ns[matches.first[:-1][part]] != UNKNOWN_NS
+    waited = (np.add.reduceat(timing.wait_ns, matches.first[:-1])[part] / size)[waits]
     rates = timing.busbw[part][~np.isnan(timing.busbw[part])]
     return Latency(
         name=name,

@@ -82,7 +82,7 @@ def exposed_communication(context: FindingContext) -> list[Finding]:
             text += f" The last one of a step is {', '.join(filter(None, known))}."
         if waited > _NOTABLE_WAIT * exposed_ns:
             share = 100 * min(waited / exposed_ns, 1.0)
-            text += f" {share:.0f} % of the exposed time is waiting for late ranks and not counted here."
+            text += f" {share:.0f} % of the exposed time is waiting for other ranks and not counted here."
         if missing := _missing_ranks_text(context, kind):
             text += missing
         else:

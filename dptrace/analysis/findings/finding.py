@@ -264,10 +264,7 @@ class FindingContext(StepContext, frozen=True, dict=True):
         waits = [np.zeros(len(exposures(device)), np.int64) for device in self.devices]
         if not len(matches):
             return waits
-        length = matches.end_ns - matches.start_ns
-        shortest = np.minimum.reduceat(length, matches.first[:-1])[matches.instance]
-        known = matches.synchronizing & matches.complete
-        wait = np.where(known[matches.instance], length - shortest, 0)
+        wait = np.maximum(self.across.timing.wait_ns, 0)
         for number, own in enumerate(self.device_of_match.tolist()):
             if own >= 0:
                 members = matches.device == number

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, unique
-from dptrace.model.collectives import COLLECTIVES, CollectiveKind
+from dptrace.model.collectives import COLLECTIVES, POINT_TO_POINT, CollectiveKind
 from dptrace.readers.trace import UNKNOWN_GROUP
 from dptrace.timeline.model import Collective, Kind
 from dptrace.timeline.steps import WHOLE_TRACE
@@ -24,7 +24,6 @@ NO_STEP = -1
 
 _PAIR = 2
 """Ranks of a group in which a message's peer needs no record: it is the other one."""
-_POINT_TO_POINT = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -181,7 +180,7 @@ def _columns(
         "end_ns": timeline.end_ns[comm],
         "launch_ns": timeline.launch_ns[comm],
         "step_index": np.array(steps)[timeline.step[comm]],
-        "seq": np.array([c.seq if c.kind not in _POINT_TO_POINT else -1 for c in collectives], np.int64),
+        "seq": np.array([c.seq if c.kind not in POINT_TO_POINT else -1 for c in collectives], np.int64),
         "bytes": np.array([c.bytes for c in collectives], np.int64),
         "phase": timeline.phase[comm],
         **_keys(collectives, timeline.rank, timeline.lane[comm].tolist(), numbers),

@@ -22,6 +22,7 @@ from dptrace.analysis.matching.pairing import pair
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
+from dptrace.model.collectives import POINT_TO_POINT
 from dptrace.readers.trace import UNKNOWN_GROUP
 from dptrace.timeline.model import Collective
 
@@ -256,6 +257,12 @@ class Matches(msgspec.Struct, frozen=True, dict=True):
     def instance(self) -> Int64:
         """Instance of each member."""
         return np.repeat(np.arange(len(self)), np.diff(self.first))
+
+    @cached_property
+    def messages(self) -> NDArray[np.bool_]:
+        """Whether it is a message whose two sides are recorded, so that each waits for the other."""
+        found: NDArray[np.bool_] = np.isin(self.kind.astype(str), list(POINT_TO_POINT)) & (np.diff(self.first) == 2)
+        return found
 
     @cached_property
     def member(self) -> NDArray[np.int32]:

@@ -9,16 +9,6 @@ import { isExposed, laneOf, rankNames, rowRole, startFacts, streamWord, trackNam
 const UNKNOWN = "unknown";
 const orUnknown = (time) => (time === null ? UNKNOWN : duration(time));
 
-/**
- * Return how long a rank waited, in words. Of a message, which does not synchronize its two ranks, it is known how long the
- * first of them was in its call before the other one began its own.
- */
-function waitText({ index, wait, late }, { members, transfer }, lod) {
-  const other = members.find((one) => one.index !== index);
-  if (wait !== null || members.length !== 2 || transfer === null || late !== 0 || !other.late) return orUnknown(wait);
-  return `${duration(Math.min(other.late, lod.duration[index]))} before the other`;
-}
-
 /** Return a table row { track, last, cells } for each rank of a collective. */
 export function memberRows(memberDetails, scene, lod) {
   return memberDetails.members.map(({ track, index, wait, late, within, exposed }) => ({
@@ -27,7 +17,7 @@ export function memberRows(memberDetails, scene, lod) {
     cells: [
       scene.tracks[track].label + (track === memberDetails.last ? " · last" : ""),
       late === null ? (within === null ? UNKNOWN : `within ±${duration(within)}`) : late ? `+${duration(late)}` : "first",
-      waitText({ index, wait, late }, memberDetails, lod),
+      orUnknown(wait),
       orUnknown(memberDetails.transfer),
       duration(exposed),
       duration(lod.duration[index] - exposed),
