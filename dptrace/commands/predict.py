@@ -41,7 +41,7 @@ Examples:
   dptrace predict runs/ddp -o roofline.html                        # its steps on the communication roofline
   dptrace predict --memory runs/fsdp                               # what its ranks held, and should
 """
-_MEMORY = "Instead of its time, what a training takes on each GPU, and whether it fits."
+_MEMORY = "Instead of its time, each GPU's memory, and whether it fits: .txt, .md, .json."
 _BYTES = "Instead of a training, one message by every collective: 208MB (of 10⁶ bytes)."
 _GAMMA = "Picoseconds to add a byte, with --bytes. [0; of --links as measured]"
 

@@ -18,7 +18,7 @@ from dptrace.commands.record_options import attach, check_windows, window_option
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import check_machines, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET, progress
-from dptrace.core.units import plural, sanitize
+from dptrace.core.units import for_terminal, plural, sanitize
 from dptrace.errors import UsageError
 from dptrace.record.launch.monitor import Reporter
 from dptrace.record.options.catalog import (
@@ -221,7 +221,7 @@ class RunReporter(Reporter):
     def error(self, text: str) -> None:
         """Print a sentence, even with --quiet."""
         with suppress(OSError):  # the terminal is gone, or standard error is a file on a full disk
-            click.echo(text, err=True)
+            click.echo(for_terminal(text), err=True)
 
     def recorded(self, info: dict[str, Any], goes_on: bool) -> None:
         """Print what was written, what to note about it, and what to do next."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -193,3 +196,17 @@ def to_cell(text: str) -> str:
 def from_cell(text: str) -> str:
     """Return the text that :func:`to_cell` made safe."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+_TOGETHER = re.compile(r"\d [a-zA-Zµ%]|--[\w-]+ [^\s-]|dptrace [a-z]|'[^'\n]{,60}'|“[^”\n]{,60}”|\"[^\"\n]{,60}\"")
+"""A number and its unit, an option and its value, a verb, and what is quoted: a command, a name."""
+
+
+def for_terminal(text: str) -> str:
+    """Return what goes to standard error, wrapped if that is a terminal: paths, numbers and commands stay whole."""
+    if not sys.stderr.isatty():
+        return text.rstrip("\n")
+    width = shutil.get_terminal_size().columns
+    whole = _TOGETHER.sub(lambda kept: kept[0].replace(" ", "\xa0"), text)
+    lines = (textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in whole.splitlines())
+    return "\n".join(line for part in lines for line in part or [""]).replace("\xa0", " ")

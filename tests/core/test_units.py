@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.core import units
-from dptrace.core.units import byte_size, duration, encodable, milliseconds, sanitize, share, signed_milliseconds
+from dptrace.core.units import (
+    byte_size,
+    duration,
+    encodable,
+    for_terminal,
+    milliseconds,
+    sanitize,
+    share,
+    signed_milliseconds,
+)
 
 _UNIT_NS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _UNIT_BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -82,3 +91,21 @@ def test_whatever_is_legible_can_be_encoded() -> None:
 
     assert sanitize(every).encode()
     assert encodable(every).encode()
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_a_message_is_wrapped_for_a_terminal_and_nothing_in_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """A path is longer than a line rather than cut; a number keeps its unit, an option its value; a pipe gets lines."""
+    path, kept = "/a/folder/with-a-name-of-its-own/" * 2, ("12.5 ms", "--ranks 0,1", "“aten::add of it”")
+    text = f"{path}: takes {kept[0]} more.\n  Choose with {kept[1]} what {kept[2]} is, or leave it out."
+    assert text == for_terminal(text + "\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    shown = for_terminal(text)
+
+    assert text.split() == shown.split()
+    assert all(len(line) <= width or line.startswith(path) for line in shown.splitlines())
+    assert all(any(one in line for line in shown.splitlines()) for one in (path, *kept))

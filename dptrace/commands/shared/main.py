@@ -13,7 +13,7 @@ import click
 
 from dptrace.core.files import command_files, ensure_home, unreadable
 from dptrace.core.termination import Terminated, end_on_signals, end_retries
-from dptrace.core.units import nearest, sanitize
+from dptrace.core.units import for_terminal, nearest, sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
 
@@ -85,8 +85,9 @@ class LazyGroup(click.Group):
     """A group that imports a verb only when it runs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # "help VERB" is what many type first.
-        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+        # "help VERB" is what many type first, and "help help" is help.
+        asked = [*(arg for arg in args if arg != "help"), "--help"]
+        return super().parse_args(ctx, asked if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -179,7 +180,9 @@ def main() -> None:
             code = cli.main(prog_name="dptrace", standalone_mode=False)
             sys.stdout.flush()
         except click.ClickException as error:
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            click.echo(for_terminal(shown.getvalue()), err=True)
             code = error.exit_code
         except (click.Abort, KeyboardInterrupt):
             click.echo("Interrupted.", err=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from dptrace.core.files import atomic_write
-from dptrace.core.units import byte_size, sanitize, to_cell
+from dptrace.core.units import byte_size, for_terminal, sanitize, to_cell
 from dptrace.readers.source import is_url, last_part, redact
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def file_stem(path: str) -> str:
 def print_notes(notes: Iterable[str]) -> None:
     """Print what limits the figures on stderr; --quiet does not hide it."""
     for note in notes:
-        click.echo(f"! {sanitize(note)}", err=True)
+        click.echo(for_terminal(f"! {sanitize(note)}"), err=True)
 
 
 def quoted_paths(paths: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ def test_help_is_a_command_too() -> None:
     """``dptrace help`` and ``dptrace help VERB`` print what ``--help`` does; a verb that is none is wrong use."""
     run = CliRunner().invoke
 
-    assert run(cli, ["--help"]).output == run(cli, ["help"]).output
+    assert run(cli, ["--help"]).output == run(cli, ["help"]).output == run(cli, ["help", "help"]).output
     assert run(cli, ["analyze", "--help"]).output == run(cli, ["help", "analyze"]).output
     assert 2 == run(cli, ["help", "nope"]).exit_code
 
