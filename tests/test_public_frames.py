@@ -69,7 +69,7 @@ def check(method: Callable[..., Any], frames: list[pd.DataFrame]) -> None:
     assert any(len(frame) for frame in frames), f"{method.__qualname__}: no frame has rows"
     for frame in frames:
         assert list(frame) == list(columns), method.__qualname__
-        for name, dtype in zip(columns, frame.dtypes, strict=True) if len(frame) else ():
+        for name, dtype in zip(columns, frame.dtypes, strict=True):
             allowed = {kind for word in re.findall(r"\w+", columns[name].split(",")[0]) for kind in KINDS.get(word, "")}
             assert dtype.kind in allowed, f"{method.__qualname__}: {name} is {dtype}, documented as {columns[name]}"
 

@@ -81,10 +81,14 @@ _TYPED = (
     *columns("delta_percent p a_bytes_per_step b_bytes_per_step", "float", ""),
     *columns("figure name kind verdict exposed_verdict overlapped_verdict duration_verdict", "str", ""),
     *columns("transfer_verdict wait_verdict only_in", "string", ""),
+    *columns("rank gpu a_ns b_ns delta_ns a_exposed_ns b_exposed_ns delta_exposed_ns", "int", ""),
+    *columns("a_overlapped_ns b_overlapped_ns delta_overlapped_ns", "int", ""),
+    *columns("a_duration_ns b_duration_ns delta_duration_ns", "int", ""),
+    *columns("a_count b_count", "float", ""),
     *columns("group dtype", "string", "", ""),
     *columns("group_size", "Int64", "", 0),
 )
-"""The columns of the frames with text, or in which values may be missing."""
+"""The types of the frames' columns, also where a frame has no row."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,8 +20,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 _UNITS = {"_ns": "ns", "_percent": "%", "_gbps": "GB/s", "_ppm": "ppm", "bytes": "bytes", "bytes_per_step": "bytes"}
 _UNITS |= {"_per_s": "1/s", "tflops": "TFLOP/s"}
-_DTYPES = {"Int64": "Int64", "float": "float64", "str": "string", "string": "string"}
-"""How pandas holds text, and types with missing values: without them, one missing number turns others into objects."""
+_DTYPES = {"int": "int64", "bool": "bool", "Int64": "Int64", "float": "float64", "str": "string", "string": "string"}
+"""How pandas holds each type: without them, one missing number turns others into objects, and no row all columns."""
 
 
 class Column(msgspec.Struct, frozen=True):
