@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import Part, waiting_label
-from dptrace.core.units import byte_size, sanitize
+from dptrace.core.units import byte_size, plural, sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
@@ -324,13 +324,12 @@ def _lookup(texts: Sequence[str]) -> CustomJSHover:
 
 
 def _heading(run: Run, notes: Sequence[str]) -> Div:
-    """Return the name of the run, facts on it, and its notes, folded."""
+    """Return the name of the run, facts on it, what of it is drawn, and the run's notes, folded."""
     head = drawn_headline(run)
-    every = [sanitize(note) for note in (*notes, *head.notes)]
-    listed = "".join(f"<li>{escape(note)}</li>" for note in every)
-    folded = f"<details><summary>{len(every)} note{'s' * (len(every) > 1)}</summary><ul>{listed}</ul></details>"
+    listed = "".join(f"<li>{escape(sanitize(note))}</li>" for note in head.notes)
+    folded = f"<details><summary>{plural(len(head.notes), 'note')}</summary><ul>{listed}</ul></details>"
     return Div(
-        text=f"<b>{escape(sanitize(head.line))}</b>{folded if every else ''}",
+        text="<br>".join((f"<b>{escape(sanitize(head.line))}</b>", *notes)) + (folded if listed else ""),
         disable_math=True,
         sizing_mode="stretch_width",
     )

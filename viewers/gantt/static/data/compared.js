@@ -17,9 +17,10 @@ export const stepsOf = kept((scene) => {
   return names.map((name, i) => ({ key: numbered ? numbers[i] : String(i + 1), name, label: numbered ? `step ${numbers[i]}` : visible(name) }));
 });
 
-/** Return how long a step takes: from the first GPU's start to the last one's end. */
+/** Return how long a step takes: the mean of its GPUs, as everywhere; it is drawn from the first one's start to the last one's end. */
 export function stepLength(scene, step) {
-  return step.ns ?? Math.max(...placesOf(scene, step).map(({ end, origin }) => end - origin));
+  const places = step.ns ? [] : placesOf(scene, step);
+  return step.ns ?? places.reduce((sum, { begin, end }) => sum + end - begin, 0) / places.length;
 }
 
 /** Return the keys of the steps that a text names, "1,3", as far as this page can compare them: two or more, or none. */
@@ -66,9 +67,9 @@ export function compareSteps(scene, columns, text) {
   const shown = {
     ...scene, end, tracks, lanes, slots: [0, end], compared: { steps, keys },
     ...{ details: null, host: undefined, memory: undefined, path: undefined, findings: [], orders: [], few: fewOf(scene, places), why: whyOf(scene, places), gaps: gapsOf(scene, places) },
-    strips: chosen.map(({ label }, i) => ({ tracks: numbers[i], names: [label], title: label, bounds: [0, lengths[i]], ends: [lengths[i]] })),
+    strips: chosen.map(({ label, ns }, i) => ({ tracks: numbers[i], names: [label], title: label, ns, bounds: [0, lengths[i]], ends: [lengths[i]] })),
     groups: chosen.map(({ label }, i) => ({ label, tracks: numbers[i], unknownWaits: scene.unknownWaits })),
-    freed: lengths.slice(1).flatMap((length, i) => freedBy(lengths[0], length, i + 1)),
+    freed: lengths.slice(1).flatMap((length, i) => freedBy(lengths[0], length, i + 1, chosen[0].ns, chosen[i + 1].ns)),
     layout: {
       ...layout,
       left: layout.left + Math.round(LETTER * Math.max(...chosen.map(({ label }) => label.length + 3))),
@@ -101,9 +102,9 @@ function gapsOf({ gaps }, places) {
 }
 
 /** Return what the other run leaves of the longer of two runs; that it is more than noise, nobody has tested. */
-function freedBy(first, length, other) {
-  const [from, to] = [first, length].sort((a, b) => a - b);
-  return to > from ? [{ strip: length < first ? other : 0, from, to, ns: first - length, share: (first - length) / first, certain: false }] : [];
+function freedBy(first, length, other, before, after) {
+  const [from, to] = [first, length].sort((a, b) => a - b), ns = before - after;
+  return ns * (first - length) > 0 ? [{ strip: ns > 0 ? other : 0, from, to, ns, share: ns / before, certain: false }] : [];
 }
 
 /** Copy the intervals of lanes, moved to the start of their step; all but recorded ones are cut at its ends. */

@@ -54,14 +54,14 @@ class StepNames {
   }
 
   #steps({ y, h }, { number, steps }, { context, from, to, px, width }, chrome, whose) {
-    const { names } = this.scene.strips[number], { bounds } = steps;
+    const { names, ns } = this.scene.strips[number], { bounds } = steps;
     const first = Math.max(0, stepAt({ bounds }, Math.max(from, bounds[0])));
     for (let step = first; step < names.length && bounds[step] < to; step++) {
       const left = Math.max(0, (bounds[step] - from) / px), right = Math.min(width, (stepEnd(steps, step) - from) / px);
       if (right <= left) continue;
       context.fillStyle = chrome[step % 2 ? "strip-odd" : "strip"];
       context.fillRect(left, y, Math.max(right - left - (right - left > MIN_STEP ? 1 : 0), 0), h);
-      const fitting = this.#stepTexts(names[step], stepEnd(steps, step) - bounds[step], whose).find((text) => this.width(text) + 8 <= right - left);
+      const fitting = this.#stepTexts(names[step], ns ?? stepEnd(steps, step) - bounds[step], whose).find((text) => this.width(text) + 8 <= right - left);
       if (!fitting) continue;
       context.fillStyle = chrome["strip-ink"];
       context.fillText(fitting, (left + right - this.width(fitting)) / 2, y + h / 2 + 0.5);

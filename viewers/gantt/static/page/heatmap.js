@@ -159,13 +159,18 @@ export class Heatmap {
   /** Label the rows of cells as far as there is room: steps, or GPUs if the map is transposed. */
   #sides() {
     const { other, transposed, down, cellHeight } = this.box, each = (cellHeight * down) / other, every = Math.ceil(SIDE_HEIGHT / each);
-    const longest = this.scene.tracks.reduce((most, { steps }) => (steps.length > most.length ? steps : most), []);
     const names = Array.from({ length: Math.ceil(other / every) }, (_, i) => {
-      const name = element("span", "", transposed ? this.scene.tracks[i * every].label.split(" · ")[0] : visible(longest[i * every] ?? "").slice(-24));
+      const name = element("span", "", transposed ? this.scene.tracks[i * every].label.split(" · ")[0] : this.#stepName(i * every).slice(-24));
       name.style.top = `${i * every * each + Math.max(0, each - SIDE_HEIGHT) / 2}px`;
       return name;
     });
     this.root.querySelector(".sides").replaceChildren(...names);
+  }
+
+  /** Return the name of a step by its number, or of runs that are compared, whose names differ, the number. */
+  #stepName(i) {
+    const names = new Set(this.scene.tracks.flatMap(({ steps }) => steps.slice(i, i + 1)));
+    return names.size > 1 ? `${i + 1} of each` : visible([...names].join());
   }
 
   /** Label the columns of cells. */
@@ -176,7 +181,7 @@ export class Heatmap {
     context.font = `${getComputedStyle(this.canvas).fontSize} ${FONT_FAMILY}`;
     context.textBaseline = "bottom";
     for (let i = 0; i < along; i += every) {
-      const text = transposed ? visible(this.scene.tracks[0].steps[i] ?? "").slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
+      const text = transposed ? this.#stepName(i).slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
       if ((i * width) / along + context.measureText(text).width <= width) context.fillText(text, (i * width) / along, top + AXIS_HEIGHT);
     }
   }
