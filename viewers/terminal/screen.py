@@ -253,10 +253,13 @@ def said(text: str, width: int, lines: int, more: str = "") -> str:
     'Ranks 0 and 1 wait for rank 2: its host runs Python code.'
     >>> said("Keep freed blocks (as a pool); allocate once before the loop.", 30, 1)
     'Keep freed blocks.'
+    >>> said("2 TFLOP/s on each rank. FLOPs: counted in a step of the warm-up.", 40, 1)
+    '2 TFLOP/s on each rank.'
     """
     ends = [end.start() for end in _END.finditer(text)]
     whole = [text[:end] for end in ends if all(text[:end].count(one) == text[:end].count(two) for one, two in _PAIRS)]
-    shorter = [f"{part}." for part in whole if len(part.split()) >= _LEAST_WORDS]
+    # "FLOPs: counted in …" leaves no sentence before its colon.
+    shorter = [f"{part}." for part in whole if len(re.split(r"[.;:] ", part)[-1].split()) >= _LEAST_WORDS]
     fitting = (one + more for one in (text, *reversed(shorter)) if len([*wrapped(plain(one + more), width)]) <= lines)
     return next(fitting, (shorter or [text])[0] + more)
 

@@ -57,7 +57,7 @@ PYTHON_ADVICE = (
     "with_stack=True names the function."
 )
 UNRECORDED_ADVICE = (
-    "The trace shows no call there. Record with_stack=True, and look for garbage collection, logging and checkpoints."
+    "Record with_stack=True: the trace shows no call there. Look for garbage collection, logging and checkpoints."
 )
 
 _LATE = "the host launched late, by cause"
