@@ -15,7 +15,7 @@ from dptrace.commands.record import ModuleOption
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import check_machines, json_option, machine_options
 from dptrace.commands.shared.output import emit, json_text
-from dptrace.core.units import plural
+from dptrace.core.units import for_terminal, plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.launch.monitor import Reporter
 from dptrace.record.options.command_line import STANDARD_INPUT, Program, check_program, parse_program
@@ -257,7 +257,7 @@ def _look(folder: Path, options: dict[str, Any]) -> None:
         return
     from dptrace.watch.verdict import lines
 
-    click.echo("\n".join(lines(content)))
+    click.echo(for_terminal("\n".join(lines(content)), sys.stdout, 8))
     if running:
         age = time.time() - max(rank_path(folder, rank, "steps").stat().st_mtime for rank in follower.merger.files)
         click.echo(f"The job goes on; its last step ended {age:.0f} s ago.", err=True)

@@ -9,6 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TextIO
 
 # Formatting of times, sizes, shares and counts for people; the only place that formats them.
 #
@@ -202,11 +203,20 @@ _TOGETHER = re.compile(r"\d [a-zA-Zµ%]|--[\w-]+ [^\s-]|dptrace [a-z]|'[^'\n]{,6
 """A number and its unit, an option and its value, a verb, and what is quoted: a command, a name."""
 
 
-def for_terminal(text: str) -> str:
-    """Return what goes to standard error, wrapped if that is a terminal: paths, numbers and commands stay whole."""
-    if not sys.stderr.isatty():
+def for_terminal(text: str, stream: TextIO | None = None, indent: int = 0) -> str:
+    """Return a text as a stream shows it, wrapped if that is a terminal: paths, numbers and commands stay whole.
+
+    Args:
+        stream: where it goes; standard error if None.
+        indent: blanks before the further lines of each line.
+    """
+    if not (stream or sys.stderr).isatty():
         return text.rstrip("\n")
-    width = shutil.get_terminal_size().columns
+    wrapper = textwrap.TextWrapper(
+        shutil.get_terminal_size().columns,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     whole = _TOGETHER.sub(lambda kept: kept[0].replace(" ", "\xa0"), text)
-    lines = (textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in whole.splitlines())
-    return "\n".join(line for part in lines for line in part or [""]).replace("\xa0", " ")
+    return "\n".join(part for line in whole.splitlines() for part in wrapper.wrap(line) or [""]).replace("\xa0", " ")

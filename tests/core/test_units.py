@@ -104,7 +104,7 @@ def test_a_message_is_wrapped_for_a_terminal_and_nothing_in_it_is_cut(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(width))
 
-    shown = for_terminal(text)
+    shown = for_terminal(text, indent=4)
 
     assert text.split() == shown.split()
     assert all(len(line) <= width or line.startswith(path) for line in shown.splitlines())

@@ -189,7 +189,7 @@ def file_stem(path: str) -> str:
 def print_notes(notes: Iterable[str]) -> None:
     """Print what limits the figures on stderr; --quiet does not hide it."""
     for note in notes:
-        click.echo(for_terminal(f"! {sanitize(note)}"), err=True)
+        click.echo(for_terminal(f"! {sanitize(note)}", indent=2), err=True)
 
 
 def quoted_paths(paths: Sequence[str]) -> str:
