@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bins, heatOf, shade } from "../../viewers/gantt/static/page/heatmap.js";
+import { bins, heatOf, nameOfStep, shade } from "../../viewers/gantt/static/page/heatmap.js";
 import { lodOf } from "./lod_builders.mjs";
 
 const SCENE = {
@@ -19,6 +19,11 @@ test("cells are step times and exposed shares, NaN for steps that a GPU does not
   assert.deepEqual([time.at(0, 0), time.at(0, 1), time.at(1, 0), time.at(1, 1)], [100, 200, 50, NaN]);
   assert.deepEqual([time.least, time.most], [50, 200]);
   assert.deepEqual([exposed.at(0, 0), exposed.at(0, 1), exposed.at(1, 0)], [0.1, 0.5, 0]);
+});
+
+test("a step has its name, and one of several runs, whose names differ, its place", () => {
+  assert.deepEqual([0, 1].map((place) => nameOfStep(SCENE, place)), ["a", "b"]);
+  assert.equal(nameOfStep({ tracks: [{ steps: ["a", "b"] }, { steps: ["a", "c"] }] }, 1), "2 of each");
 });
 
 test("a bin shows its largest value, whichever side is longer", () => {

@@ -376,6 +376,8 @@ def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) ->
         assert ["step 4", "step 4", "step 6", "step 6"] == [label for label, _ in tracks]
         assert [0, 0] == [min(begin for label, begin in tracks if label == step) for step in ("step 4", "step 6")]
         page.locator("#compare").click()
+        lengths = page.locator("#card tr:has([aria-pressed=true]) td:last-child").all_text_contents()
+        assert lengths == page.locator("#summary [data-key=step] b").all_text_contents()
         loaded_again(page, page.locator("#card .chip").click)
         assert whole == visible_range(page)
         page.evaluate("location.hash = '#compare=1,97'")

@@ -61,6 +61,12 @@ export function bins(heat, width, height) {
   return { transposed, along, other, across, down, values };
 }
 
+/** Return the name of a step by its place, or, where GPUs have others there, as runs that are compared do, the place. */
+export function nameOfStep({ tracks }, place) {
+  const names = new Set(tracks.flatMap(({ steps }) => steps.slice(place, place + 1)));
+  return names.size > 1 ? `${place + 1} of each` : visible([...names].join());
+}
+
 /** Interpolate between three colors by a share from 0 to 1. */
 export function shade(colors, share) {
   const place = Math.max(0, Math.min(0.999999, share)) * (colors.length - 1), index = Math.floor(place), part = place - index;
@@ -160,17 +166,11 @@ export class Heatmap {
   #sides() {
     const { other, transposed, down, cellHeight } = this.box, each = (cellHeight * down) / other, every = Math.ceil(SIDE_HEIGHT / each);
     const names = Array.from({ length: Math.ceil(other / every) }, (_, i) => {
-      const name = element("span", "", transposed ? this.scene.tracks[i * every].label.split(" · ")[0] : this.#stepName(i * every).slice(-24));
+      const name = element("span", "", transposed ? this.scene.tracks[i * every].label.split(" · ")[0] : nameOfStep(this.scene, i * every).slice(-24));
       name.style.top = `${i * every * each + Math.max(0, each - SIDE_HEIGHT) / 2}px`;
       return name;
     });
     this.root.querySelector(".sides").replaceChildren(...names);
-  }
-
-  /** Return the name of a step by its number, or of runs that are compared, whose names differ, the number. */
-  #stepName(i) {
-    const names = new Set(this.scene.tracks.flatMap(({ steps }) => steps.slice(i, i + 1)));
-    return names.size > 1 ? `${i + 1} of each` : visible([...names].join());
   }
 
   /** Label the columns of cells. */
@@ -181,7 +181,7 @@ export class Heatmap {
     context.font = `${getComputedStyle(this.canvas).fontSize} ${FONT_FAMILY}`;
     context.textBaseline = "bottom";
     for (let i = 0; i < along; i += every) {
-      const text = transposed ? this.#stepName(i).slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
+      const text = transposed ? nameOfStep(this.scene, i).slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
       if ((i * width) / along + context.measureText(text).width <= width) context.fillText(text, (i * width) / along, top + AXIS_HEIGHT);
     }
   }
