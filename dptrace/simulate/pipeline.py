@@ -45,7 +45,7 @@ def gpipe_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order
 def one_f_one_b_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Order:
     """One forward for each rank that follows, then a forward and a backward in turn. (Narayanan et al. 2019.)
 
-    >>> "".join(f"{action.kind[0]}{action.micro} " for action in one_f_one_b(1, 3, 4, 1))
+    >>> "".join(f"{action.kind[0]}{action.micro} " for action in one_f_one_b_order(1, 3, 4, 1))
     'f0 f1 b0 f2 b1 f3 b2 b3 '
     """
     return _alternating(

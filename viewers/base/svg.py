@@ -66,7 +66,7 @@ def shorten(text: str, room: float, size: float = 12) -> str:
     """Cut a text in its middle so that it fits into *room* pixels; similar names often start alike.
 
     >>> shorten("bucket 0", 400), shorten("FSDP::all_gather (layers.3.attention)", 120)
-    ('bucket 0', 'FSDP::all_…s.3.attention)')
+    ('bucket 0', 'FSDP::all…ttention)')
     """
     text = sanitize(text)
     if text_width(text, size) <= room:

@@ -41,9 +41,10 @@ def step_label(name: str) -> str:
 def gain_sentence(finding: Finding) -> str:
     """Return what a step gains without a finding, with its range; or why that is not known.
 
+    >>> from dptrace.analysis.findings.finding import Gain
     >>> gain = Gain("rank 2 level with the others", 978_800_000, 958_100_000, 996_100_000, 978_800_000, 0.5)
     >>> gain_sentence(Finding("straggler", "", "", 1_000_000_000, 0.5, gain=gain))
-    'Gains 978.8 ms a step (958.1 ms to 996.1 ms): rank 2 level with the others.'
+    'Gains 979 ms a step (958 ms to 996 ms): rank 2 level with the others.'
     """
     gain = finding.gain
     if gain.ns is None or gain.marginal_ns is None:

@@ -252,7 +252,7 @@ def said(text: str, width: int, lines: int, more: str = "") -> str:
     >>> said("Ranks 0 and 1 wait for rank 2: its host runs Python code, up to 3 ms longer.", 60, 1)
     'Ranks 0 and 1 wait for rank 2: its host runs Python code.'
     >>> said("Keep freed blocks (as a pool); allocate once before the loop.", 30, 1)
-    'Keep freed blocks.'
+    'Keep freed blocks (as a pool).'
     >>> said("2 TFLOP/s on each rank. FLOPs: counted in a step of the warm-up.", 40, 1)
     '2 TFLOP/s on each rank.'
     """
