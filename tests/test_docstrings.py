@@ -19,6 +19,7 @@ MODULES = [
 
 @pytest.mark.parametrize("module", [name.removesuffix(".__init__") for name in MODULES])
 def test_the_examples_of_a_module_hold(module: str) -> None:
+    """At least one example is run, and none fails."""
     result = doctest.testmod(import_module(module))
     assert result.attempted > 0
     assert result.failed == 0

@@ -46,7 +46,8 @@ JOBS: dict[str, Callable[[Path], Path]] = {
 
 
 def printed(*arguments: str) -> str:
-    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    # Wide enough for a table to hold the beginning of a finding in one line.
+    result = CliRunner().invoke(cli, arguments, env={"COLUMNS": "120"}, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
