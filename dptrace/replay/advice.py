@@ -112,9 +112,13 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
         owed = sum(by_kind[kind]["exposed_wait_ns"] or 0.0 for kind in POINT_TO_POINT & by_kind.keys())
         waited = max(step.wait_ns - owed, 0.0)
         part = waited / step.wall_ns
-        late = any(one.kind == "straggler" for one in top_findings(findings_of(run)))
-        answer = "yes" if late or part >= RULES["straggler"].value else "no"
-        yield ask("straggler", answer, f"{duration(waited)} of a step, {share(part)}", part)
+        numbers = f"{duration(waited)} of a step, {share(part)}"
+        answer = "yes" if part >= RULES["straggler"].value else "no"
+        if late := next((one for one in top_findings(findings_of(run)) if one.kind == "straggler"), None):
+            # Where others wait in sends and receives, or hardly, the finding says what lateness costs.
+            answer, (ns, of_step) = "yes", late.figure
+            numbers += f"; the first finding on a late rank is {duration(ns)}, {share(of_step)}"
+        yield ask("straggler", answer, numbers, part)
 
 
 def _data(run: Run, step: RecordedStep) -> Question:
