@@ -75,21 +75,24 @@ def pieces_of_host(model: Model, rank: int, points: Int64, labels: dict[Label, i
     pieces = host_pieces(model, process)
     number = process.timelines[0][0]
     host, clocks = model.run.timelines[number].host, model.run.cross_rank.clocks
-    known = [labels.setdefault(_named(one, model.run.on_cpu), len(labels)) for one in host.labels]
+    names_of = [_named(one, model.run.on_cpu) for one in host.labels]
+    said = np.array([labels.setdefault(one, len(labels)) for one in names_of], np.int64)
+    # An autograd node is the same within an annotation that other ranks lack.
+    known = [labels.setdefault((*one[:2], "") if _is_node(one) else one, len(labels)) for one in names_of]
     middle = (pieces.start_ns + pieces.end_ns) // 2
     # From the shared clock back to the rank's own.
     place = np.searchsorted(host.start_ns, 2 * middle - clocks.align(number, middle), side="right") - 1
-    label = np.zeros(len(middle), np.int64)
+    label, named = np.zeros((2, len(middle)), np.int64)
     if known:
-        label = np.where(place >= 0, np.array(known)[host.label[np.maximum(place, 0)]], 0)
+        at = host.label[np.maximum(place, 0)]
+        label, named = (np.where(place >= 0, one[at], 0) for one in (np.array(known), said))
     if model.run.on_cpu:
         operator = np.flatnonzero((pieces.index >= 0) & (graph.kind[np.maximum(pieces.index, 0)] == TaskKind.COMPUTE))
         names = graph.name[pieces.index[operator]]
         for n in unique(names).tolist():
             # What requests a collective computes nothing.
             own = MANY if graph.names[n].startswith(C10D_PREFIX) else ("compute", graph.names[n], "")
-            label[operator[names == n]] = labels.setdefault(own, len(labels))
-    named = label.copy()
+            label[operator[names == n]] = named[operator[names == n]] = labels.setdefault(own, len(labels))
     edge = np.maximum(-1 - pieces.index, 0)
     source, target = graph.edge.src[edge], graph.edge.dst[edge]
     if model.run.on_cpu:
@@ -109,6 +112,10 @@ def pieces_of_host(model: Model, rank: int, points: Int64, labels: dict[Label, i
     place = np.where(pieces.index >= 0, graph.name[np.maximum(pieces.index, 0)], between)
     segment = np.searchsorted(points, pieces.at_ns)
     return Pieces(pieces.length_ns, segment, pieces.at_ns, pieces.index, pieces.twin, label, named, place).by_segment()
+
+
+def _is_node(label: Label) -> bool:
+    return label[0] == "python" and label[1].startswith(WRAPPER)
 
 
 def _is_plain_python(label: Label) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -221,3 +222,24 @@ def test_an_annotation_on_one_rank_changes_no_delay(tmp_path: Path) -> None:
     ]
     assert sum(ns for *_, ns in found[0]) == pytest.approx(1e6 * 40 * STEPS, rel=0.05)
     assert found[0] == found[1]
+
+
+def test_an_annotation_changes_nothing_around_a_pause_in_an_autograd_node(tmp_path: Path) -> None:
+    """All ranks pause there; what one is late elsewhere stays whole."""
+    ranks = run(mesh, 4, (*(Plant(rank, "optimizer", 40) for rank in range(4)), Plant(0, "forward", 30)))
+    for rank in ranks:
+        calls = sorted((event for event in rank.file.events if event.get("cat") == "cpu_op"), key=lambda one: one["ts"])
+        for before, after in pairwise(calls):
+            end = before["ts"] + before["dur"]
+            if after["ts"] - end > 39_000:
+                rank.file.op("autograd::engine::evaluate_function: AddBackward0", end + 1, after["ts"] - 1)
+    plain = dptrace.open(write(tmp_path / "plain", ranks), cache=False)
+    for mark in [event for event in ranks[0].file.events if event["name"].startswith("ProfilerStep#")]:
+        ranks[0].file.label("note", mark["ts"] + 1, mark["ts"] + mark["dur"] - 1)
+    annotated = dptrace.open(write(tmp_path / "annotated", ranks), cache=False)
+
+    late = [
+        sum(one.ns for one in excesses(recorded.replay.model) if "AddBackward0" not in one.what)
+        for recorded in (plain, annotated)
+    ]
+    assert late == [pytest.approx(1e6 * 30 * STEPS, rel=0.05)] * 2
