@@ -369,7 +369,7 @@ def _advise_facts(content: Row) -> Iterator[str]:
         simplest = content["simplest"]
         simpler = "" if simplest == best["label"] else f" The simplest of these is {simplest}."
         found = content["expected"]
-        near = f"the prediction's error of {share(found['median_error'])}" if found else "5 %"
+        near = f"the prediction's error of {share(found['left_out_error'])}" if found else "5 %"
         yield f"Within {near}: {', '.join(content['tied'])}.{simpler}"
     if best["fits"]:
         yield from _expected(content)

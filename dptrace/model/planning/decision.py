@@ -178,7 +178,8 @@ def _stages(description: Description, found: Sequence[Candidate]) -> list[Questi
     if not stages or stages[0].fits or len(stages) == 1:
         return []
     first = next((one for one in stages if one.fits), None)
-    numbers = ", ".join(f"{one.label.split(' ')[0]} {byte_size(one.memory_bytes)}" for one in stages)
+    names = (one.label.split(" × ")[-1].split(" ")[0] for one in stages)  # after "CP 4 × "
+    numbers = ", ".join(f"{name} {byte_size(one.memory_bytes)}" for name, one in zip(names, stages, strict=True))
     usable, size = USABLE * stages[0].plan.gpu.memory_bytes, (first or stages[-1]).memory_bytes
     return [ask("stages", first.label if first else "none", numbers, size, "bytes", name="zero_stage", limit=usable)]
 

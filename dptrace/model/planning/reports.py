@@ -506,7 +506,7 @@ def _equal(shown: Sequence[Candidate], best: Candidate) -> dict[str, Any]:
     Simplest: the fewest kinds of parallelism, then the lowest ZeRO stage (the guide, section 13: start with DDP or
     FSDP, add tensor parallelism, then stages).
     """
-    error = KINDS[kind_name(best.plan) or "dense in 16 bits"].median
+    error = KINDS[kind_name(best.plan) or "dense in 16 bits"].left_out
     equal = [one for one in shown if one.fits and one.step.step_s <= (1 + error) * best.step.step_s]
     equal = equal if best.fits else []
 
