@@ -119,7 +119,7 @@ def _is_node(label: Label) -> bool:
 
 
 def _is_plain_python(label: Label) -> bool:
-    return label[0] == "python" and not label[1].startswith(WRAPPER)
+    return label[0] == "python" and not _is_node(label)
 
 
 _ACTION = re.compile(r"^(PP:|Forward |Backward )\d+(?:([FBIW])\d+)?$")
