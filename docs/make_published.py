@@ -15,7 +15,7 @@ import msgspec
 from dptrace.core.units import byte_size, share
 from dptrace.model.planning import describe
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.published import KINDS, Kind, kind_name
+from dptrace.model.planning.published import KINDS, Kind, Published, chip, kind_name
 from dptrace.model.planning.search import Candidate, search
 from dptrace.model.training import step
 
@@ -49,16 +49,16 @@ class Run(NamedTuple):
     alone: Prediction | None
 
 
-def runs() -> list[Run]:
-    """Predict all rows of the table."""
+def runs(alone: bool = True) -> list[Run]:
+    """Predict all rows of the table with their layouts, and *alone* without them, which takes a minute."""
     with TABLE.open(encoding="utf-8") as file:
-        return [_run(row) for row in csv.DictReader(file)]
+        return [_run(row, alone) for row in csv.DictReader(file)]
 
 
-def _run(row: dict[str, str]) -> Run:
+def _run(row: dict[str, str], alone: bool) -> Run:
     with_layout = _predicted(row, f"{row['described']} {row['layout']}") if row["layout"] else None
     of_others = with_layout and kind_name(with_layout.plan.plan) != "dense in 16 bits"
-    return Run(row, with_layout, None if of_others else _predicted(row, row["described"]))
+    return Run(row, with_layout, None if of_others or not alone else _predicted(row, row["described"]))
 
 
 def described(options: str) -> Description:
@@ -115,35 +115,56 @@ def table(found: list[Run]) -> str:
     ) + "\n"  # fmt: skip
 
 
-class LeftOut(NamedTuple):
-    """A kind's runs, each judged by constants that were chosen on all other sources."""
-
-    kind: Kind
-    sources: int
-    ratios: list[float]
-    """Published over predicted."""
-    others: int
-    """Runs within the range of eight of ten runs of the other sources."""
-
-
-def kinds(found: list[Run]) -> dict[str, LeftOut]:
+def kinds(found: list[Run]) -> list[Kind]:
     """Return how far predictions with the published layouts are off, by the kind of training."""
-    return {name: _left_out(name, found) for name in ("dense in 16 bits", *_CHOSEN)}
+    return [_kind(name, [run for run in found if run.layout and _kind_of(run) == name]) for name in KINDS]
 
 
-def _left_out(name: str, found: list[Run]) -> LeftOut:
-    own = [run for run in found if run.layout and kind_name(run.layout.plan.plan) == name]
+def _kind_of(run: Run) -> str | None:
+    return run.layout and kind_name(run.layout.plan.plan)
+
+
+def _kind(name: str, own: list[Run]) -> Kind:
     ratios = {factor: _scaled(own, name, factor) for factor in (FACTORS if name in _CHOSEN else (1.0,))}
-    sources, judged, inside = sorted({run.row["source"] for run in own}), [0.0] * len(own), 0
-    for source in sources:
-        others = [at for at, run in enumerate(own) if run.row["source"] != source]
-        best = min(ratios, key=lambda factor: _error([ratios[factor][at] for at in others]))
-        low, high = _eight_of_ten([ratios[best][at] for at in others])
-        for at in {*range(len(own))} - {*others}:
-            judged[at] = ratios[best][at]
-            inside += low <= judged[at] <= high
-    kind = Kind(name, len(own), _error(ratios[1.0]), *_eight_of_ten(judged), _error(judged))
-    return LeftOut(kind, len(sources), judged, inside)
+    sources: dict[str, list[int]] = {}
+    for at, run in enumerate(own):
+        sources.setdefault(run.row["source"], []).append(at)
+    judged = _judged(ratios, sources)
+    factor, inside = _factor(list(judged.values())), 0
+    for source, errors in judged.items():
+        others = {name: runs for name, runs in sources.items() if name != source}
+        limit = _factor(list(_judged(ratios, others).values()))
+        inside += sum(limit is not None and _size(ratio) <= limit for ratio in errors)
+    left_out = _error([ratio for errors in judged.values() for ratio in errors])
+    return Kind(name, len(own), len(sources), _error(ratios[1.0]), left_out, factor, inside, _published(own))
+
+
+def _judged(ratios: dict[float, list[float]], sources: dict[str, list[int]]) -> dict[str, list[float]]:
+    """Return published over predicted of the runs of each source, by the constant that is best for all others."""
+    found = {}
+    for source, runs in sources.items():
+        others = [at for name, some in sources.items() if name != source for at in some]
+        best = min(ratios, key=lambda factor: _error([ratios[factor][at] for at in others])) if others else 1.0
+        found[source] = [ratios[best][at] for at in runs]
+    return found
+
+
+def _factor(judged: list[list[float]]) -> float | None:
+    """Return the factor within which eight of ten runs of one more source are; None where there are too few to tell.
+
+    The conformal quantile over the sources: each has the same weight, and so has the one that is not known, whose runs
+    may be anywhere (Dunn, Wasserman and Ramdas, arXiv 1809.07441).
+    """
+    weighed = sorted((_size(ratio), 1 / len(runs) / (len(judged) + 1)) for runs in judged for ratio in runs)
+    for at, (size, _) in enumerate(weighed, 1):
+        if sum(weight for _, weight in weighed[:at]) >= 0.8 - 1e-9:
+            return math.ceil(100 * size) / 100
+    return None
+
+
+def _size(ratio: float) -> float:
+    """Return by which factor a ratio is off, up or down."""
+    return max(ratio, 1 / ratio)
 
 
 def _error(ratios: list[float]) -> float:
@@ -151,22 +172,28 @@ def _error(ratios: list[float]) -> float:
     return round(median(abs(1 / ratio - 1) for ratio in ratios), 3)
 
 
-def _eight_of_ten(ratios: list[float]) -> tuple[float, float]:
-    """Return the range without the tenth at each end, of which there may be fewer: rounded away from each other."""
-    ordered, ends = sorted(ratios), len(ratios) // 10
-    return math.floor(100 * ordered[ends]) / 100, math.ceil(100 * ordered[-1 - ends]) / 100
+def _published(own: list[Run]) -> Published:
+    """Return what the runs of a kind were trained on."""
+    plans = [run.layout.plan.plan for run in own if run.layout]
+    sizes, gpus = [plan.shape.parameters / 1e9 for plan in plans], [plan.layout.gpus for plan in plans]
+    links = [(plan.network.within.bytes_per_s / 1e9, plan.network.between.bytes_per_s / 1e9) for plan in plans]
+    slowest = tuple(float(f"{min(rates):.3g}") for rates in zip(*links, strict=True))
+    ends = float(f"{min(sizes):.3g}"), float(f"{max(sizes):.4g}")
+    chips = tuple(sorted({chip(plan.gpu.name) for plan in plans}))
+    return Published(chips, ends, (min(gpus), max(gpus)), (slowest[0], slowest[1]))
 
 
-def left_out(found: dict[str, LeftOut]) -> str:
+def left_out(found: list[Kind]) -> str:
     """Return a table of how far runs are off when the constant of their kind comes from the other sources only."""
     lines = [
-        "| Kind | Sources | Median error, its source left out | Range of answers | Within | Within the others' |",
-        "| --- | --: | --: | --- | --: | --: |",
+        "| Kind | Runs | Sources | Median error, its source left out | Range of answers | Within the others' |",
+        "| --- | --: | --: | --: | --- | --: |",
     ]
-    for name, (kind, sources, ratios, others) in found.items():
-        inside = sum(kind.low <= ratio <= kind.high for ratio in ratios)
-        cells = (name, sources, share(kind.left_out), f"{kind.low:g} to {kind.high:g}")
-        lines.append(f"| {' | '.join(map(str, cells))} | {inside} of {kind.runs} | {others} of {kind.runs} |")
+    for one in found:
+        known = f"÷ {one.factor:g} to × {one.factor:g}" if one.factor else "unknown: too few sources"
+        inside = f"{one.inside} of {one.runs}" if one.factor else "–"
+        cells = (one.name, one.runs, one.sources, share(one.left_out), known, inside)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
@@ -199,7 +226,7 @@ def _scaled(own: list[Run], name: str, factor: float) -> list[float]:
 def _summary(found: list[Run]) -> str:
     lines = ["| Kind | Runs with layout | Median error |", "| --- | --: | --: |"]
     for name in KINDS:
-        own = [run.layout.error for run in found if run.layout and kind_name(run.layout.plan.plan) == name]
+        own = [run.layout.error for run in found if run.layout and _kind_of(run) == name]
         lines.append(f"| {name} | {len(own)} | {share(median(map(abs, own)))} |")
     alone = [abs(run.alone.error) for run in found if run.alone]
     return "\n".join([*lines, "", f"By itself, the median error of {len(alone)} runs is {share(median(alone))}."])
@@ -254,4 +281,4 @@ if __name__ == "__main__":
     FOUND = kinds(RUNS)
     TEXT = f"{BEFORE}{LEFT_OUT}\n{left_out(FOUND)}\n\n{LEFT_OUT_END}{REST.split(LEFT_OUT_END)[1]}"
     PAGE.write_text(TEXT, encoding="utf-8")
-    print(*(one.kind for one in FOUND.values()), sep="\n")  # for dptrace/model/planning/published.py
+    print(*FOUND, sep="\n")  # for dptrace/model/planning/published.py

@@ -275,7 +275,10 @@ _PREDICTED_STEP = {
     "step_s compute_s bubble_s optimizer_s communication_s exposed_s ideal_exposed_s serial_step_s ideal_step_s": float,
     "assumed_share_of_peak model_flops": float, **_RATES, "training_days?": float,
 }
-_EXPECTED = {"kind": str, "runs": int, "median_error left_out_error low_s high_s": float}
+_EXPECTED = {
+    "kind unknown": str | None, "runs sources inside": int | None,
+    "median_error left_out_error low_s high_s": float | None,
+}
 _ROOFLINE = {
     "sent_bytes bytes_per_s ridge ccr ratio efficiency": float, "link regime advice": str,
     "critical_batch? crossover_bytes?": float | None,
@@ -296,7 +299,7 @@ _PREDICT = {
     "links": [{"name": str, "alpha_s bytes_per_s": float}], "communication": [_COMMUNICATION],
     "targets": [{"name goal": str, "value": float | None, "met": bool | None}],
     "candidates": [{**_PLAN, **_PREDICTED_STEP}], "scaling": [_SCALED], "roofline": [_ROOFLINE],
-    "all_reduce": (_ALL_REDUCE, None), "expected": (_EXPECTED, None),
+    "all_reduce": (_ALL_REDUCE, None), "expected": _EXPECTED,
 }
 _WEAK_AND_STRONG = {
     f"{of}_serial_s {of}_overlapped_s {of}_samples_per_s {of}_efficiency": float | None for of in ("weak", "strong")
@@ -334,7 +337,7 @@ _ADVICE = {**_HEAD, "path": [_QUESTION], "checks": [_CHECK]}
 _ADVISE = {
     **_ADVICE, **_TRAINING, "usable_bytes gpus_per_node batch tokens tried": int, "attention": str | None,
     "links tied": [str], "simplest": str, "chosen": _CANDIDATE, "plan": (_CANDIDATE, None), "candidates": [_CANDIDATE],
-    "expected": (_EXPECTED, None),
+    "expected": _EXPECTED, "tied_within": float,
     "tree": {"strategy": str, "label": str | None, "fits": bool, "slower": float | None},
 }
 _PARTS = (

@@ -185,7 +185,8 @@ def _predict_facts(content: Row) -> Iterator[str]:
         f"{byte_size(content['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])} on each GPU (micro-batch "
         f"{content['micro_batch']}, recompute {content['recompute']})."
     )
-    yield from _expected(content)
+    if content["fits"]:
+        yield from _expected(content)
     if "training_days" in content:
         yield f"Training takes {content['training_days']:,.3g} days."
     yield " · ".join(
@@ -219,14 +220,14 @@ def _unfit(content: Row, one: Row) -> str:
 
 
 def _expected(content: Row) -> Iterator[str]:
-    """Yield between which lengths a step of its kind was published, if runs of its kind were."""
+    """Yield between which lengths the step can be expected, or why that is not known."""
     found = content["expected"]
     yield (
-        f"Expect {seconds(found['low_s'])} to {seconds(found['high_s'])}: of {found['runs']} published runs of its "
-        f"kind ({found['kind']}), eight of ten were within this range of what is predicted without their source, in "
-        f"the median {share(found['left_out_error'])} off."
-        if found
-        else "How far this is off is unknown: no run of its kind is published."
+        f"How far this is off is unknown: {found['unknown']}."
+        if found["unknown"]
+        else f"Expect {seconds(found['low_s'])} to {seconds(found['high_s'])}, by {found['runs']} published runs of "
+        f"its kind ({found['kind']}): {found['inside']} were within the range of the other sources, in the median "
+        f"{share(found['left_out_error'])} off."
     )
 
 
@@ -368,9 +369,8 @@ def _advise_facts(content: Row) -> Iterator[str]:
     if content["tied"]:
         simplest = content["simplest"]
         simpler = "" if simplest == best["label"] else f" The simplest of these is {simplest}."
-        found = content["expected"]
-        near = f"the prediction's error of {share(found['left_out_error'])}" if found else "5 %"
-        yield f"Within {near}: {', '.join(content['tied'])}.{simpler}"
+        tied = plural(len(content["tied"]), "more kind of plan is", "more kinds of plan are")
+        yield f"{tied} within {share(content['tied_within'])}, which predictions can't tell apart (≈ below).{simpler}"
     if best["fits"]:
         yield from _expected(content)
     yield _tree(content)
@@ -421,7 +421,9 @@ def _advise_tables(content: Row, every: bool) -> Titled:
         some = found if every else [*fitting[:MAX_FITTING], *unfit[:MAX_UNFIT]]
         more = len(found) - len(some)
         note = f"{more} more kinds of plan: --all." if more else ""
-        yield "Ways to train, fastest that fits first", table_of(some, _tokens(content, _ADVISED), 3, note)
+        advised = _tokens(content, _ADVISED)
+        marked = {"plan": lambda row: f"≈ {row['label']}" if row["label"] in content["tied"] else row["label"]}
+        yield "Ways to train, fastest that fits first", table_of(some, {**advised, **marked}, 3, note)
     for status, title in (_RECORDED_STATUS if "recorded" in content else _STATUS).items():
         rows = [one for one in content["checks"] if one["status"] == status]
         if rows and (every or status != "skip"):

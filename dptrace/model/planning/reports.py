@@ -15,7 +15,7 @@ from dptrace.errors import UsageError
 from dptrace.model.planning.checks import check_dict, described_checks
 from dptrace.model.planning.decision import Decision, decide, step_levels
 from dptrace.model.planning.describe import NOT_SHARDED, OPTIONS, Description
-from dptrace.model.planning.published import KINDS, expected_error, kind_name
+from dptrace.model.planning.published import UNKNOWN_ERROR, expected_error
 from dptrace.model.planning.search import Candidate, rank, search, searched, shortlist
 from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
 from dptrace.model.training.communication import (
@@ -443,6 +443,8 @@ def advice_report(description: Description) -> dict[str, Any]:
     suggested = next((one for one in found if decision.follows(one.plan.layout)), None)
     checks = described_checks(description, own or best, found if own else ())
     plan = best.plan
+    expected = expected_error(plan, best.step.step_s)
+    error = UNKNOWN_ERROR if expected["unknown"] else expected["left_out_error"]
     content = {
         "schema": SCHEMA,
         "kind": "advise",
@@ -455,8 +457,9 @@ def advice_report(description: Description) -> dict[str, Any]:
         "tree": _tree(decision, suggested, best),
         "chosen": _advised(best, best, free),
         "plan": own and _advised(own, best, free),
-        "expected": expected_error(plan, best.step.step_s),
-        **_equal(shown, best),
+        "expected": expected,
+        "tied_within": error,
+        **_equal(shown, best, error),
         "candidates": [_advised(one, best, free) for one in shown],
         "tried": len(found),
         "checks": [check_dict(one) for one in checks],
@@ -500,13 +503,12 @@ def _advised(one: Candidate, best: Candidate, description: Description) -> dict[
     }
 
 
-def _equal(shown: Sequence[Candidate], best: Candidate) -> dict[str, Any]:
+def _equal(shown: Sequence[Candidate], best: Candidate, error: float) -> dict[str, Any]:
     """Return the plans whose step the model can't tell from the best one's, and which of all these is the simplest.
 
     Simplest: the fewest kinds of parallelism, then the lowest ZeRO stage (the guide, section 13: start with DDP or
     FSDP, add tensor parallelism, then stages).
     """
-    error = KINDS[kind_name(best.plan) or "dense in 16 bits"].left_out
     equal = [one for one in shown if one.fits and one.step.step_s <= (1 + error) * best.step.step_s]
     equal = equal if best.fits else []
 
