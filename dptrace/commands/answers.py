@@ -225,7 +225,7 @@ _STAGES = {
 _SWEPT = {"schema": 1, "swept": str, "best": float | None, "points": [{"value": float, **_WHATIF}]}
 _ON_PATH = {"path_ns": int, "gain_ns": int | None}
 _CRITICAL_PATH = {
-    "schema": 1, "run step": str, "start_ns end_ns length_ns": int, "by_kind": _BY_KIND, "notes": [str],
+    "schema": 1, "run step": str, "rank start_ns end_ns length_ns wall_ns": int, "by_kind": _BY_KIND, "notes": [str],
     "can_tell": bool, "doubts": [{"kind text": str, "refuses": bool}],
     "by_rank": [{"rank": int | None, "path_ns": int}],
     "items": [{"kind name": str, **_ON_PATH}],

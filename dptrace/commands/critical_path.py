@@ -36,10 +36,10 @@ def command(
 ) -> None:
     """Find the chain of kernels, collectives, launches and host gaps that sets the length of a step of RUN.
 
-    The chain goes from the end of the step before to the end of the step, across ranks, without a gap: only what lies
-    on it can make the step shorter. For what takes most of it, the run is replayed with 10 % less time, since
-    another chain may be nearly as long. --csv lists how much longer each kernel of the step could take without
-    delaying its end, and with --by module the time on the chain by module, if the trace has modules.
+    The chain goes through the step of the rank on which it ends last, across ranks, without a gap: only what lies on
+    it can make the step shorter. For what takes most of it, the run is replayed with 10 % less time, since another
+    chain may be nearly as long. --csv lists how much longer each kernel of the step could take without delaying its
+    end, and with --by module the time on the chain by module, if the trace has modules.
     -o FILE.html draws the chain on the step's Gantt chart.
 
     \b

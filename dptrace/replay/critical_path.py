@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from dptrace.analysis.per_gpu.device import middle_step
+from dptrace.analysis.per_gpu.device import DeviceFigures, middle_step
 from dptrace.core.intervals import Int64
 from dptrace.core.table import with_strings
 from dptrace.errors import UsageError
@@ -30,7 +30,6 @@ from dptrace.replay.paths import (
     binding_edges,
     chain_to,
     host_names,
-    last_task,
     links_of,
     module_times,
     modules_frame,
@@ -39,6 +38,7 @@ from dptrace.replay.paths import (
     step_ends,
     step_order,
 )
+from dptrace.replay.simulation import bound_of
 from dptrace.timeline.model import Kind, Timeline
 
 if TYPE_CHECKING:
@@ -71,9 +71,13 @@ class CriticalPath:
 
     path: str
     step: str
+    rank: int
+    """The rank whose step it is: the one on which the step ends last."""
     start_ns: int
-    """End of the step before, on the last rank: where the chain begins."""
+    """Where the rank's step begins, and the chain."""
     end_ns: int
+    wall_ns: int
+    """Length of the step as recorded, the mean of all ranks."""
     by_kind: dict[str, int]
     """By the names in LINK_KINDS; they add up to the length."""
     by_rank: dict[int | None, int]
@@ -97,7 +101,7 @@ class CriticalPath:
 
     @property
     def length_ns(self) -> int:
-        """Length of the step: that of the chain, by construction."""
+        """Length of the rank's step as replayed: that of the chain, by construction."""
         return self.end_ns - self.start_ns
 
     def described(self) -> list[dict[str, Any]]:
@@ -203,9 +207,11 @@ class CriticalPath:
             "schema": SCHEMA,
             "run": self.path,
             "step": self.step,
+            "rank": self.rank,
             "start_ns": self.start_ns,
             "end_ns": self.end_ns,
             "length_ns": self.length_ns,
+            "wall_ns": self.wall_ns,
             "can_tell": self.can_tell,
             "by_kind": self.by_kind,
             "by_rank": [{"rank": rank, "path_ns": ns} for rank, ns in self.by_rank.items()],
@@ -226,20 +232,20 @@ def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath
     names = step_order(model)
     if name not in names:
         raise UsageError(f"{model.run.path}: has no step {name!r}. The steps are {', '.join(names[:12])}.")
-    ends = step_ends(model)
-    index = names.index(name)
-    last, before = (last_task(model, times, ends, number) for number in (index, index - 1))
-    since, until = int(times.end_ns[before]), int(times.end_ns[last])
-    if not (ends.step < index).any():
-        since = int(times.start_ns[before])
+    number, since, last, until = _span(replay, name)
+    ends, index = step_ends(model), names.index(name)
     chain = chain_to(model.graph, binding_edges(model.graph, times), last, times, since)
+    inside = ends.task[(ends.step <= index) & (times.end_ns[ends.task] <= until)]
+    latest = np.append(np.full(len(inside), until), max(until, times.end_ns[last]))
     links = links_of(model, times, chain, since, until)
     host = host_names(model)
     return CriticalPath(
         path=model.run.path,
         step=name,
+        rank=model.run.timelines[number].rank,
         start_ns=since,
         end_ns=until,
+        wall_ns=round(float(np.mean(_walls(replay, name)))),
         by_kind=links.by_kind(),
         by_rank=_by_rank(model, links),
         items=_items(model, host, links, Shortening(model, ends)),
@@ -249,9 +255,37 @@ def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath
         _model=model,
         _names=host,
         _times=times,
-        _slack=slack_of(model.graph, times, until, ends.task[ends.step <= index]),
+        _slack=slack_of(model.graph, times, np.append(inside, last), latest),
         _ends=ends,
     )
+
+
+def _span(replay: Replay, step: str) -> tuple[int, int, int, int]:
+    """Return the timeline on which a step ends last, when it begins there, the task that it ends with, and when."""
+    model, times = replay.model, replay.base.times
+    numbers = [number for number, _ in _with_step(replay, step)]
+    places = {number: model.run.timelines[number].windows.names.index(step) for number in numbers}
+    ends = {number: bound_of(model, number, times, place) for number, place in places.items()}
+    last = max(ends, key=lambda number: ends[number].at_ns)
+    begins = bound_of(model, last, times, places[last] - 1)
+    return last, begins.at_ns, ends[last].task, ends[last].at_ns
+
+
+def _with_step(replay: Replay, step: str) -> list[tuple[int, DeviceFigures]]:
+    """Return the selected devices that have a step, with their numbers in the model; all where no selected one has."""
+    run, selected = replay.model.run, {(one.rank, one.device) for one in replay.run.timelines}
+    known = [pair for pair in enumerate(run.devices) if step in run.timelines[pair[0]].windows.names]
+    own = [pair for pair in known if (run.timelines[pair[0]].rank, run.timelines[pair[0]].device) in selected]
+    return own or known
+
+
+def _walls(replay: Replay, step: str) -> list[int]:
+    """Return the length of a step as recorded, on each selected device."""
+    walls = []
+    for number, device in _with_step(replay, step):
+        place = replay.model.run.timelines[number].windows.names.index(step)
+        walls.append(int(device.split.figures["wall_ns"][place]))
+    return walls
 
 
 def _by_rank(model: Model, links: Links) -> dict[int | None, int]:

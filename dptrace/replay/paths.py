@@ -84,20 +84,20 @@ _LATEST = FREE - (1 << 60)
 """Starts from here on are of tasks that nothing holds."""
 
 
-def slack_of(graph: Graph, times: Times, until_ns: int, last: Int64) -> Int64:
-    """Return the slack of each task in ns: how much longer it could take before *until_ns* moves.
+def slack_of(graph: Graph, times: Times, last: Int64, latest_ns: Int64) -> Int64:
+    """Return the slack of each task in ns: how much longer it could take before the end of a step moves.
 
     It is FREE less some time where the step does not wait for it.
 
     Args:
-        until_ns: the end of the step.
-        last: the tasks that have to end by then.
+        last: the tasks that the step waits for.
+        latest_ns: when each of these can end at the latest.
     """
     edge = graph.edge
     # The latest start of each task, from those that wait for it: half of each pair is its start, half its end.
     latest = [FREE] * (2 * len(graph))
-    for task in last.tolist():
-        latest[2 * task + 1] = until_ns
+    for task, ns in zip(last.tolist(), latest_ns.tolist(), strict=True):
+        latest[2 * task + 1] = ns
     sources = (2 * edge.src + edge.from_end).tolist()
     lags, first, duration = edge.lag_ns.tolist(), graph.first.tolist(), (times.end_ns - times.start_ns).tolist()
     for task in graph.order[::-1].tolist():
@@ -392,9 +392,9 @@ def _numbers(names: Sequence[str], order: Sequence[str]) -> Int64:
     return np.array(numbers, np.int64)
 
 
-def last_task(model: Model, times: Times, ends: StepEnds, step: int | None = None) -> int:
-    """Return the task whose end ends a step on all ranks, -1 for what came before the first; by default, the last."""
-    task = ends.task if step is None else ends.task[ends.step <= step]
+def last_task(model: Model, times: Times, ends: StepEnds) -> int:
+    """Return the task whose end ends the last step on all ranks."""
+    task = ends.task
     return int(task[times.end_ns[task].argmax()]) if len(task) else int(times.start_ns.argmin())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -50,6 +51,32 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
     order = np.argsort(start, kind="stable")
     # Operators of a collective's own thread are part of it, and have no task.
     return moved.take(order[(tasks >= 0)[order]] if timeline.on_cpu else order)
+
+
+class Bound(NamedTuple):
+    """Where a step of a timeline is over, and the next one begins."""
+
+    task: int
+    """The task that ends or starts there."""
+    at_ns: int
+    """On the clock that all ranks share."""
+
+
+def bound_of(model: Model, number: int, times: Times, step: int) -> Bound:
+    """Return the end of a timeline's step by its definition, at simulated times; of step -1, where the first begins."""
+    timeline, _, tasks = _find(model, number)
+    bound = int(_moved(model, number, times)[2].bounds[step + 1])
+    # It is the end of what was launched up to then, the mark of the next step, or the start of that step's work.
+    placed = np.flatnonzero(tasks >= 0)
+    own = placed[(timeline.step[placed] >= BEFORE_FIRST) & (timeline.step[placed] <= step)]
+    following = placed[timeline.step[placed] == step + 1]
+    mark = _marks(model, number)[step + 1 : step + 2]
+    task = np.concatenate((model.over[tasks[own]], mark, tasks[following]))
+    at = np.concatenate((times.end_ns[task[: len(own)]], times.start_ns[task[len(own) :]]))
+    shift = timeline.start_ns - model.graph.start_ns[tasks]
+    own_clock = at + np.concatenate((shift[own], np.full(len(mark), _shift(model, number)), shift[following]))
+    last = int(np.where(own_clock <= bound, own_clock, _LEAST).argmax())
+    return Bound(int(task[last]), int(at[last]) + bound - int(own_clock[last]))
 
 
 def _moved(model: Model, number: int, times: Times) -> tuple[Int64, Int64, Windows]:

@@ -28,8 +28,10 @@ def test_text_json_and_csv_have_the_chain(job: Path) -> None:
     answer = json.loads(critical_path(job, "--json").stdout)
 
     assert (0, False) == (text.exit_code, "By module" in text.stdout)
-    sentence = "Step 1 takes 800 µs across ranks as replayed; 81 % of its critical path is compute"
-    assert sentence in " ".join(chosen.split())
+    sentence = " ".join(chosen.split())
+    assert "Step 1 takes 800 µs" in sentence
+    assert "critical path takes 800 µs on rank" in sentence
+    assert "81 % of it is compute" in sentence
     assert 800_000 == answer["length_ns"] == sum(answer["by_kind"].values())
     assert {"compute", "transfer"} <= {piece["kind"] for piece in answer["path"]}
     assert 1 + 2 * 4 == critical_path(job, "--step", "2", "--csv").stdout.count("\n")

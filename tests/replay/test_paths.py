@@ -257,7 +257,7 @@ def test_slack_is_what_a_task_can_take_longer(graph: Graph, data: st.DataObject)
     end, task = int(times.end_ns.max()), data.draw(st.integers(0, len(graph) - 1))
     every = np.arange(len(graph))
 
-    slack = int(slack_of(graph, times, end, every)[task])
+    slack = int(slack_of(graph, times, every, np.full(len(every), end))[task])
 
     for more, delayed in ((slack, 0), (slack + 1, 1)):
         longer = graph.duration_ns.copy()

@@ -260,11 +260,13 @@ def _sentence(path: CriticalPath) -> Text:
     kind = max(path.by_kind, key=lambda name: path.by_kind[name])
     part = share(path.by_kind[kind] / max(1, path.length_ns))
     step = sanitize(step_words(path.step))
-    where = " across ranks" if len(path.by_rank) > 1 else ""
-    taken = f"{step[0].upper()}{step[1:]} takes {duration(path.length_ns)}{where} as replayed"
+    several = len(path.timelines) > 1
+    taken = f"{step[0].upper()}{step[1:]} takes {duration(path.wall_ns)}{' (mean of ranks)' if several else ''}"
+    where = f" on rank {path.rank}, which ends it last," if several else ""
+    taken += f". Its critical path takes {duration(path.length_ns)}{where} as replayed"
     if not path.can_tell:
         return Text(f"{taken}. Cannot tell what sets its length: the replay does not explain the run.", style="bold")
-    return Text(f"{taken}; {part} of its critical path is {PATH_KINDS[kind]}.", style="bold")
+    return Text(f"{taken}; {part} of it is {PATH_KINDS[kind]}.", style="bold")
 
 
 def _shares(path: CriticalPath, first: str, times: Mapping[Any, int], name: Callable[[Any], str]) -> Fitting:
