@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.clocks import why_unknown
 from dptrace.analysis.per_gpu.split import FIGURE_WORDS, FIGURES
 from dptrace.core.checks import holds
 from dptrace.core.intervals import median
@@ -63,8 +64,9 @@ class Doubt(msgspec.Struct, frozen=True):
     """A reason to distrust an answer."""
 
     kind: str
-    """``replay_misses``, ``unexplained``, ``inferred``, ``absent_ranks``, ``unsized``, ``steady_state``, ``host_sets``,
-    ``contention``, ``represented`` (some ranks are replayed for all), ``assumed`` (what a change takes for granted)."""
+    """``replay_misses``, ``clocks``, ``unexplained``, ``inferred``, ``absent_ranks``, ``unsized``, ``steady_state``,
+    ``host_sets``, ``contention``, ``represented`` (some ranks are replayed for all), ``assumed`` (what a change takes
+    for granted)."""
     text: str
     refuses: bool
     """Whether the answer is "cannot tell"."""
@@ -131,6 +133,9 @@ def doubts_of_replay(question: Question) -> Sequence[Doubt]:
     if error > _MAX_ERROR:
         text = f"The replay of the unchanged run misses its step by {share(error)}: a dependency is missing or wrong."
         found.append(Doubt("replay_misses", text, True))
+    across = question.model.whole.cross_rank
+    if unknown := why_unknown(across.matches, across.clocks, _MAX_ERROR * measured):
+        found.append(Doubt("clocks", unknown, True))
     open_ns = unexplained_ns(question.model) / steps
     if open_ns > _MAX_ERROR * measured:
         graphs = any("GraphLaunch" in name for name in question.model.graph.names)

@@ -200,16 +200,16 @@ def test_short_collectives_of_unknown_size_refuse_nothing() -> None:
 # When an answer is doubted.
 
 
-LEVEL = {"measured_ns": 100.0, "replayed_ns": 100.0, "predicted_ns": 80.0, "bound_ns": 60.0, "absent_share": 0.0}
+LEVEL = {"measured_ns": 1e8, "replayed_ns": 1e8, "predicted_ns": 8e7, "bound_ns": 6e7, "absent_share": 0.0}
 
 
 @pytest.mark.parametrize(
     ("change", "different", "expected"),
     [
         (Compute(2), {}, {}),
-        (Compute(2), {"replayed_ns": 94.0}, {"replay_misses": True}),
+        (Compute(2), {"replayed_ns": 9.4e7}, {"replay_misses": True}),
         (Compute(2), {"absent_share": 0.6}, {"absent_ranks": True}),
-        (Compute(2), {"bound_ns": 86.0}, {"steady_state": True}),
+        (Compute(2), {"bound_ns": 8.6e7}, {"steady_state": True}),
         (Compute(2), {"host_share": 0.96}, {"host_sets": False}),
         (NoHostDelay(), {"host_share": 0.96}, {}),
         (Bandwidth(2), {}, {}),
@@ -219,7 +219,7 @@ def test_a_doubt_has_its_limit(
     run: dptrace.Run, change: Change, different: Mapping[str, Any], expected: dict[str, bool]
 ) -> None:
     """Each figure beyond its limit is a doubt; some refuse the answer, and some concern only other changes."""
-    about = {"host_share": 0.1, "steps": 4, "steady": SteadyState(60, 50), **LEVEL, **different}
+    about = {"host_share": 0.1, "steps": 4, "steady": SteadyState(60_000_000, 50_000_000), **LEVEL, **different}
 
     found = doubts(Question(model=run.replay.model, changes=(change,), **about))
 

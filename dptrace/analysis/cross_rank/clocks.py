@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.matching.pairing import READ_NS, Offset, estimate_offsets
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64
-from dptrace.core.units import MINUS, device_names, duration, plural, signed_duration
-from dptrace.timeline.model import Timeline
+from dptrace.core.intervals import Int64, unique
+from dptrace.core.units import MINUS, device_names, duration, plural, ranks_text, signed_duration
+from dptrace.timeline.model import UNKNOWN, Kind, Timeline
 
-# Bounds on clock offsets from messages between ranks: a message cannot arrive before it was sent.
+# Bounds on clock offsets from messages between ranks: a message cannot arrive before it was sent, and gloo sends one
+# when its receiver has asked for it.
 
 
 _MAX_SETS = 512
@@ -38,7 +39,8 @@ def connect_by_messages(
     """Compare, in place, the clocks of devices that only messages connect; return these devices.
 
     A receive ends after its send began. This bounds the offset of the two clocks from one side; messages in the other
-    direction, or around a ring, bound it from the other side. The offset is the midpoint.
+    direction, or around a ring, bound it from the other side; with gloo, a send ends after its receive began. The
+    offset is the midpoint.
 
     Args:
         misfits: devices whose collectives do not match the others'; their messages are ignored.
@@ -74,36 +76,45 @@ def _bounds(
     """Return, for each pair of sets of devices, the most by which the second's clock can be ahead, in ns."""
     bounds = np.full((len(heads), len(heads)), np.inf)
     np.fill_diagonal(bounds, 0.0)
+    place = {head: number for number, head in enumerate(heads)}
     pairs: dict[tuple[int, int], list[float]] = {}
-    sends = [_sends(device) for device in devices]
+    sends, began_ns = zip(*map(_sends, devices), strict=True)
+
+    def bound(first: int, second: int) -> None:
+        """Let the first member's call begin before the second's ends."""
+        one, other = int(matches.device[first]), int(matches.device[second])
+        began, ended = began_ns[one][matches.index[first]][None], matches.end_ns[second : second + 1]
+        open_ns = offsets[one].uncertainty_ns + offsets[other].uncertainty_ns
+        aheads = float(offsets[one].ahead_at(began)[0]) - float(offsets[other].ahead_at(ended)[0])
+        pair = place[reference[one]], place[reference[other]]
+        pairs.setdefault(pair, []).append(float(ended[0] - began[0]) + aheads + open_ns)
+
     for row in np.flatnonzero((matches.kind == "send_recv") & (np.diff(matches.first) == 2)).tolist():
         members = list(range(matches.first[row], matches.first[row + 1]))
         sender = [bool(sends[matches.device[m]][matches.index[m]]) for m in members]
         source, target = members if sender[0] else members[::-1]
-        source_device, target_device = int(matches.device[source]), int(matches.device[target])
-        if sum(sender) != 1 or not {reference[source_device], reference[target_device]} <= set(heads):
+        if sum(sender) != 1 or not {reference[matches.device[m]] for m in members} <= place.keys():
             continue
-        began, ended = matches.start_ns[source : source + 1], matches.end_ns[target : target + 1]
-        source_ahead, target_ahead = (
-            float(offsets[source_device].ahead_at(began)[0]),
-            float(offsets[target_device].ahead_at(ended)[0]),
-        )
-        open_ns = offsets[source_device].uncertainty_ns + offsets[target_device].uncertainty_ns
-        ahead = float(ended[0] - began[0]) - target_ahead + source_ahead + open_ns
-        pairs.setdefault((heads.index(reference[source_device]), heads.index(reference[target_device])), []).append(
-            ahead
-        )
-    for (source_device, target_device), ahead_ns in pairs.items():
-        if source_device != target_device:
-            bounds[source_device, target_device] = sorted(ahead_ns)[len(ahead_ns) // _BELIEVED]
+        bound(source, target)
+        if all(devices[matches.device[m]].timeline.on_cpu for m in members):
+            bound(target, source)
+    for (one, other), ahead_ns in pairs.items():
+        if one != other:
+            bounds[one, other] = sorted(ahead_ns)[len(ahead_ns) // _BELIEVED]
     return bounds
 
 
-def _sends(device: DeviceFigures) -> NDArray[np.bool_]:
-    """Return whether each of a device's communication intervals is a send."""
+def _sends(device: DeviceFigures) -> tuple[NDArray[np.bool_], Int64]:
+    """Return whether each of a device's communication intervals is a send, and when it has surely not begun yet.
+
+    Gloo sends a message before its interval begins: in the call that launches it.
+    """
     timeline = device.timeline
     collective_ids = timeline.collective[timeline.collective >= 0].tolist()
-    return np.array([timeline.collectives[i].kind == "send" for i in collective_ids], np.bool_)
+    comm = timeline.kind == Kind.COMMUNICATION
+    start, launch = timeline.start_ns[comm], timeline.launch_ns[comm]
+    began = np.where(launch == UNKNOWN, start, np.minimum(start, launch)) if timeline.on_cpu else start
+    return np.array([timeline.collectives[i].kind == "send" for i in collective_ids], np.bool_), began
 
 
 def _closed(bounds: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -126,7 +137,8 @@ def shared_clock_devices(
 
     GPU kernels are excluded: the driver converts their times from the GPU's clock to the host's. Where ``run.json``
     does not name a rank's host, its trace may. Since several machines may have that name, it counts only where the
-    collectives agree: by the clocks as they are, no rank leaves one before all others have arrived.
+    collectives agree: by the clocks as they are, no rank leaves one before all others have arrived. No name counts
+    where the ends of collectives show that the clocks of its ranks are a constant time apart.
 
     Args:
         metadata: the contents of ``run.json``, which names each rank's host.
@@ -144,7 +156,36 @@ def shared_clock_devices(
         if machine is None and timeline.host_name and offsets and offsets[place].agrees:
             machine = reference[place], timeline.host_name
         shared.append(first.setdefault(machine, place) if timeline.on_cpu and machine is not None else place)
-    return shared
+    pairs = [(place, other) for place, other in enumerate(shared) if offsets and reference[place] == reference[other]]
+    wrong = {other for place, other in pairs if _apart(offsets[place], offsets[other])}
+    return [place if other in wrong else other for place, other in enumerate(shared)]
+
+
+_ONE_MACHINE_NS = 1_000_000
+"""How far apart what happens at once is recorded on one machine at most, as where a thread has to wait for a core."""
+_BEFORE_NS = 100_000
+"""By how much a message is recorded to arrive before it was sent, on one machine, at most."""
+_SHARED_APART_NS = 1e9
+"""On one clock, ends of the same collectives are never this far apart; those of two recordings are."""
+
+
+def _apart(offset: Offset, other: Offset) -> bool:
+    """Whether two clocks with one reference are a constant time apart, which the same collectives show."""
+    ahead_ns = abs(offset.ahead_ns - other.ahead_ns)
+    near_ns = max(_ONE_MACHINE_NS, offset.transfer_ns, other.transfer_ns)
+    constant = abs(offset.drift - other.drift) <= _DRIFT
+    return constant and offset.uncertainty_ns + other.uncertainty_ns + near_ns < ahead_ns <= _SHARED_APART_NS
+
+
+def _without_contradicted(shared: list[int], matches: Matches, devices: Sequence[DeviceFigures]) -> list[int]:
+    """Return which devices share a clock, without those of a machine whose messages arrive before they are sent."""
+    heads = list(range(len(devices)))
+    if shared == heads or len(heads) > _MAX_SETS:
+        return shared
+    most = _bounds(matches, devices, [Offset(0.0, 0.0, 0, 0.0, 0)] * len(heads), heads, heads)
+    pairs = np.argwhere(most < -_BEFORE_NS).tolist()
+    wrong = {shared[place] for place, other in pairs if shared[place] == shared[other]}
+    return [place if other in wrong else other for place, other in enumerate(shared)]
 
 
 def unify_shared_clocks(offsets: list[Offset], reference: list[int], shared: Sequence[int]) -> None:
@@ -229,6 +270,7 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
         len(devices),
     )
     shared = shared_clock_devices(devices, metadata or {}, offsets, reference)
+    shared = _without_contradicted(shared, matches, devices)
     misfits = _misfits(offsets, reference, shared)
     shared = [i if i in misfits else other for i, other in enumerate(shared)]
     unify_shared_clocks(offsets, reference, shared)
@@ -254,6 +296,25 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
             *_apart_note(devices, reference, names),
         ),
     )
+
+
+def why_unknown(matches: Matches, clocks: Clocks, most_ns: float) -> str:
+    """Return why who waits for whom is unknown: ranks meet whose clocks may be *most_ns* apart; empty if none do."""
+    rows = np.flatnonzero(matches.complete[matches.instance])
+    first = matches.device[matches.first[matches.instance[rows]]]
+    open_ns = clocks.between(matches.device[rows], first)
+    unknown = open_ns == UNKNOWN_NS
+    unsure = unknown if unknown.any() else open_ns > most_ns
+    if not unsure.any():
+        return ""
+    devices = unique(np.concatenate((matches.device[rows[unsure]], first[unsure]))).tolist()
+    of = f"The clocks of {ranks_text(sorted({matches.device_ids[one][0] for one in devices}))}"
+    why = (
+        "are not known to agree: nothing that they recorded bounds how far they are apart"
+        if unknown.any()
+        else f"are known to {duration(int(open_ns.max()))} only"
+    )
+    return f"{of} {why}, so who waits for whom is unknown."
 
 
 def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
@@ -290,10 +351,6 @@ _APART_NS = 20e6
 """Uncertainty of an offset from which collectives do not agree on it."""
 _ENOUGH = 8
 """From this many collectives on, ends of the same collectives scatter by less than 20 ms."""
-
-
-_SHARED_APART_NS = 1e9
-"""On one clock, ends of the same collectives are never this far apart; those of two recordings are."""
 
 
 def _misfits(offsets: Sequence[Offset], reference: Sequence[int], shared: Sequence[int]) -> list[int]:

@@ -168,6 +168,8 @@ class Offset(msgspec.Struct, frozen=True):
     """Number of collectives it is the median of."""
     agrees: bool = False
     """Whether both clocks, as they are, have no rank leave a collective before all others have arrived."""
+    transfer_ns: float = 0.0
+    """How long the fast ones take once all ranks have arrived: on one clock, their ends are no further apart."""
 
     def ahead_at(self, times: Int64) -> NDArray[np.float64]:
         """Return how far the clock is ahead at times on this clock, in ns."""
@@ -180,7 +182,8 @@ class Offset(msgspec.Struct, frozen=True):
         ahead = self.ahead_ns + other.ahead_ns + self.drift * (other.at_ns - self.at_ns)
         uncertainty = self.uncertainty_ns + other.uncertainty_ns
         agrees = self.agrees and other.agrees
-        return Offset(ahead, self.drift + other.drift, other.at_ns, uncertainty, count, agrees)
+        transfer = max(self.transfer_ns, other.transfer_ns)
+        return Offset(ahead, self.drift + other.drift, other.at_ns, uncertainty, count, agrees, transfer)
 
 
 class SharedCollectives(msgspec.Struct, frozen=True):
@@ -190,6 +193,8 @@ class SharedCollectives(msgspec.Struct, frozen=True):
     end_ns: Int64
     other_start_ns: Int64
     other_end_ns: Int64
+    transfer_ns: Int64
+    """Their shortest durations on any device."""
 
 
 def estimate_offset(shared: SharedCollectives) -> Offset:
@@ -219,7 +224,8 @@ def estimate_offset(shared: SharedCollectives) -> Offset:
     # Of enough collectives, one may be matched with another one's.
     first, last = _causal(shared, np.zeros(len(time)), least_spare=int(len(time) >= _DRIFTS))
     agrees = first <= READ_NS and last >= -READ_NS
-    return Offset(ahead, drift, middle, max(scatter, _FLOOR_NS), len(level), agrees)
+    transfer = float(np.sort(shared.transfer_ns)[min(max(len(time) // 10, _FEW - 1), len(time) - 1)])
+    return Offset(ahead, drift, middle, max(scatter, _FLOOR_NS), len(level), agrees, transfer)
 
 
 def _quiet(shared: SharedCollectives) -> NDArray[np.bool_]:
@@ -286,7 +292,10 @@ def estimate_offsets(
         connected to it through shared collectives; itself if it shares none.
     """
     order = np.lexsort((device, instance))
-    table = instance[order], device[order], start_ns[order], end_ns[order]
+    instance, length = instance[order], (end_ns - start_ns)[order]
+    first = np.flatnonzero(np.diff(instance, prepend=-1))
+    shortest = np.repeat(np.minimum.reduceat(length, first), np.diff(np.append(first, len(instance))))
+    table = instance, device[order], start_ns[order], end_ns[order], shortest
     by_device = np.argsort(table[1], kind="stable")
     rows = np.split(by_device, np.searchsorted(table[1][by_device], np.arange(1, devices)))
     found: list[Offset | None] = [None] * devices
@@ -303,7 +312,7 @@ def estimate_offsets(
     return [offset for offset in found if offset is not None], reference
 
 
-_Table = tuple[Int64, NDArray[np.int32], Int64, Int64]
+_Table = tuple[Int64, NDArray[np.int32], Int64, Int64, Int64]
 
 
 def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, found: list[Offset | None]) -> list[int]:
@@ -324,7 +333,7 @@ def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, foun
 
 def _neighbors(rows: Int64, table: _Table, missing: NDArray[np.bool_]) -> list[tuple[int, SharedCollectives]]:
     """Return, for each *missing* device, the collectives it shares with the device of *rows*."""
-    instance, device, start_ns, end_ns = table
+    instance, device, start_ns, end_ns, shortest = table
     low = np.searchsorted(instance, instance[rows], side="left")
     size = np.searchsorted(instance, instance[rows], side="right") - low
     own, nth = repeated(size)
@@ -336,7 +345,7 @@ def _neighbors(rows: Int64, table: _Table, missing: NDArray[np.bool_]) -> list[t
     which, first = np.unique(device[other], return_index=True)
     parts = zip(np.split(own, first[1:]), np.split(other, first[1:]), strict=True)
     return [
-        (int(d), SharedCollectives(start_ns[a], end_ns[a], start_ns[b], end_ns[b]))
+        (int(d), SharedCollectives(start_ns[a], end_ns[a], start_ns[b], end_ns[b], shortest[a]))
         for d, (a, b) in zip(which, parts, strict=False)
     ]
 

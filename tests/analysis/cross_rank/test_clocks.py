@@ -230,6 +230,19 @@ def test_machines_with_one_name_and_two_clocks_are_compared(ahead: int) -> None:
     assert not clocks.misfit.any()
 
 
+@pytest.mark.parametrize("metadata", [{}, hosts((0, "vm"), (0, "vm"))])
+@pytest.mark.parametrize("ahead", [-20 * MS, 20 * MS])
+def test_a_name_is_no_evidence_against_ends_a_constant_time_apart(ahead: int, metadata: dict[str, object]) -> None:
+    """Rank 1 is late by 40 ms each time, so that a clock that is behind lets no rank leave before it has arrived."""
+    late = on_host(1, [end + ahead for end in EVEN], "vm", MS)
+    devices = [on_host(0, EVEN, "vm", 41 * MS), late]
+    clocks = estimate(match(devices), devices, metadata)
+
+    assert ahead == pytest.approx(int(clocks.offset_ns[1]), abs=10_000)
+    assert clocks.corrected[1]
+    assert not clocks.misfit.any()
+
+
 def test_two_recordings_on_one_machine_are_not_one_job() -> None:
     """On one clock, ends a minute apart are not those of one collective; what the other ranks share stays."""
     devices = [on_cpu(0, ends()), on_cpu(1, ends()), shifted(on_cpu(2, ends()), 60_000 * MS)]
@@ -302,6 +315,28 @@ def test_messages_one_way_leave_a_clock_open() -> None:
     assert [0, 1] == clocks.reference.tolist()
     assert not clocks.corrected.any()
     assert any("No collective connects rank 1" in note for note in clocks.notes)
+
+
+@pytest.mark.parametrize("ahead", [0, 1 * MS, -5 * MS])
+def test_a_name_is_no_evidence_against_messages_that_arrive_before_they_are_sent(ahead: int) -> None:
+    """Else, ranks on the CPUs of one machine need no comparison."""
+    gpus = ring((0, 1), (1, 0), ahead=ahead)
+    devices = [figures_of(replace(gpu.timeline, device=-1, device_name="CPU")) for gpu in gpus]
+    clocks = estimate(match(devices, 2), devices, hosts((0, "vm"), (0, "vm")))
+
+    assert [0, 0] == clocks.reference.tolist()
+    assert abs(int(clocks.offset_ns[1]) - ahead) <= clocks.uncertainty_ns[1]
+    assert bool(ahead) == bool(clocks.corrected[1])
+
+
+def test_gloo_s_messages_one_way_bound_a_clock() -> None:
+    """Its sender waits until the receiver asks for the message."""
+    gpus = ring((0, 1), ahead=5 * MS)
+    devices = [figures_of(replace(gpu.timeline, device=-1, device_name="CPU")) for gpu in gpus]
+    clocks = estimate(match(devices, 2), devices)
+
+    assert [0, 0] == clocks.reference.tolist()
+    assert abs(int(clocks.offset_ns[1]) - 5 * MS) <= clocks.uncertainty_ns[1] <= 400_000
 
 
 # Which ranks share a clock, from run.json and traces.

@@ -168,6 +168,47 @@ def test_nobody_is_late_in_a_program_without_delays(name: str, tmp_path: Path) -
     assert answer.step_gain_ns <= 0.03 * answer.measured_step_ns
 
 
+@pytest.mark.parametrize(("number", "ahead_ms"), [(1, -20), (2, 1), (2, 5)])
+def test_a_wrong_clock_hides_no_slow_stage(number: int, ahead_ms: int, tmp_path: Path) -> None:
+    """Messages bound clocks from both sides. Gloo sends before it says that it does, by up to 400 µs on busy cores."""
+    plant = Plant(1, "F", 15)
+    for name, plants in (("late", (plant,)), ("clean", ())):
+        ranks = run(GPIPE, 3, plants)
+        for rank in ranks:
+            sends = [event for event in rank.file.events if event["name"] == "gloo:send"]
+            for event in sends:
+                said = min(400, event["dur"] - 1)
+                event.update(ts=event["ts"] + said, dur=event["dur"] - said)
+        for event in ranks[number].file.events:
+            event["ts"] += 1e3 * ahead_ms
+        recorded = dptrace.open(write(tmp_path / name, ranks), cache=False)
+
+        clocks = recorded.cross_rank.clocks
+        assert clocks.reference.tolist() == [0, 0, 0]
+        assert clocks.offset_ns[number] / 1e6 == pytest.approx(ahead_ms, abs=0.5)
+        answer = recorded.whatif(no_straggler=True)
+        truth = truth_ms(GPIPE, 3, plants)
+        assert answer.step_gain_ns / 1e6 == pytest.approx(truth, rel=0.1, abs=0.03 * answer.measured_step_ns / 1e6)
+        late = [one for one in findings_of(recorded) if one.kind == "straggler" and one.figure[0] > 0.03 * truth * 1e6]
+        assert {rank for one in late for rank in one.evidence.to_dict()["ranks"]} == {one.rank for one in plants}
+
+
+def test_clocks_that_nothing_bounds_are_no_basis_for_an_answer(tmp_path: Path) -> None:
+    """A clock that is set anew during the recording has no offset that all messages agree on."""
+    ranks = run(GPIPE, 3, (Plant(1, "F", 15),))
+    halfway = max(event["ts"] for event in ranks[1].file.events) / 2
+    for event in ranks[1].file.events:
+        event["ts"] += 20_000 if event["ts"] > halfway else 0
+    recorded = dptrace.open(write(tmp_path, ranks), cache=False)
+
+    answer = recorded.whatif(no_straggler=True)
+    assert not answer.can_tell
+    (doubt,) = [one for one in answer.doubts if one.kind == "clocks"]
+    assert doubt.refuses
+    assert "ranks 0–2" in doubt.text
+    assert {one.to_dict()["gain_ns"] for one in findings_of(recorded)} == {None}
+
+
 @pytest.mark.parametrize("place", ["load", "forward"])
 def test_what_all_ranks_do_is_no_ranks_delay(place: str, tmp_path: Path) -> None:
     """A slow DataLoader on all is one finding with all it costs; a sleep on all makes no rank late."""
