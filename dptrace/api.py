@@ -283,12 +283,13 @@ def stage_whatif(path: str | Path) -> dict[str, Any]:
     return stage_whatif(path)
 
 
-def critical_path(run: RunData, step: str | int | None = None) -> CriticalPath:
+def critical_path(run: RunData, step: str | int | None = None, all_ranks: bool = False) -> CriticalPath:
     """Find the chain of kernels, collectives, launches and host gaps that sets the length of a step, across ranks.
 
     Args:
         run: the run, with all its ranks and steps.
         step: name of the step, such as ``ProfilerStep#4``, or its number; by default, the one of median length.
+        all_ranks: replay every rank; otherwise, of more than 64, some are replayed for all that are like them.
 
     Returns:
         The chain, its time by kind, rank and operator, what 10 % less time of each would gain by replay, and the
@@ -299,9 +300,9 @@ def critical_path(run: RunData, step: str | int | None = None) -> CriticalPath:
         DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
     """
     from dptrace.replay.critical_path import critical_path
-    from dptrace.replay.whatif import replay_of
+    from dptrace.replay.whatif import replay_of, replay_of_some
 
-    return critical_path(replay_of(run), step)
+    return critical_path(replay_of(run) if all_ranks else replay_of_some(run), step)
 
 
 def show(

@@ -226,7 +226,8 @@ _SWEPT = {"schema": 1, "swept": str, "best": float | None, "points": [{"value": 
 _ON_PATH = {"path_ns": int, "gain_ns": int | None}
 _CRITICAL_PATH = {
     "schema": 1, "run step": str, "rank start_ns end_ns length_ns wall_ns": int, "by_kind": _BY_KIND, "notes": [str],
-    "can_tell": bool, "doubts": [{"kind text": str, "refuses": bool}],
+    "can_tell all_ranks": bool, "replayed_ranks": [int], "apart_ns": int | None,
+    "doubts": [{"kind text": str, "refuses": bool}],
     "by_rank": [{"rank": int | None, "path_ns": int}],
     "items": [{"kind name": str, **_ON_PATH}],
     "modules": [{"module": str, "compute_ns memory_ns transfer_ns host_ns other_ns": int, **_ON_PATH}],

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 @run_argument
 @click.option("--step", type=Whole(0), metavar="N", help="Number of the step. [the one of median length]")
 @click.option("--all", "all_rows", is_flag=True, help="Print every piece of the chain.")
+@click.option(
+    "--all-ranks", is_flag=True, help="Replay every rank: of more than 64, some stand for those that are like them."
+)
 @answer_options(HTML, csv="Print CSV: by default a row for each kernel of the step.")
 @click.option("--by", type=click.Choice(("kernel", "module")), help="What a row of --csv stands for. [kernel]")
 @opening_options
@@ -29,6 +32,7 @@ def command(
     paths: tuple[str, ...],
     step: int | None,
     all_rows: bool,
+    all_ranks: bool,
     to: Destination,
     by: str | None,
     read_options: ReadOptions,
@@ -55,9 +59,9 @@ def command(
         )
     from dptrace.api import critical_path
 
-    run = open_with_progress(paths, read_options, verbosity, replayed=True)
+    run = open_with_progress(paths, read_options, verbosity, replayed=True, all_ranks=all_ranks)
     with progress("Replaying", verbosity, measured=False):
-        path = critical_path(run, None if step is None else f"ProfilerStep#{step}")
+        path = critical_path(run, None if step is None else f"ProfilerStep#{step}", all_ranks)
 
     def tables(console: Console) -> None:
         from dptrace.viewers.terminal.replay import print_critical_path
@@ -71,6 +75,6 @@ def command(
 
     rows = path.modules if by == "module" else path.kernels
     to.write(Answer({TEXT: tables, JSON: path.to_dict, CSV: rows, HTML: page}))
-    print_notes(run.notes)
+    print_notes((*run.notes, *(doubt.text for doubt in path.doubts if doubt.kind == "represented" and to.has(CSV))))
     if to.on_terminal:
         print_hint(f"Next: dptrace whatif {quoted_run(paths, read_options)}", verbosity)

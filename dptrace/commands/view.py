@@ -230,9 +230,16 @@ def command(
         _show_watch(Path(paths[0]), options, selection, read_options)
         return
     replayed = options.has_findings or options.critical_path
-    every = options.critical_path
     runs = [
-        open_with_progress(paths, read_options, verbosity, selection, replayed, all_ranks=every, may_be_known=not every)
+        open_with_progress(
+            paths,
+            read_options,
+            verbosity,
+            selection,
+            replayed,
+            all_ranks=False,
+            may_be_known=not options.critical_path,
+        )
     ]
     if options.has_findings:
         runs = [with_findings(runs[0], verbosity)]

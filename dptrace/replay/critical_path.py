@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dptrace.replay.whatif import Doubt, Replay
+    from dptrace.run.run import Run
 
 SCHEMA = 1
 """Version of the JSON of a critical path."""
@@ -104,6 +105,11 @@ class CriticalPath:
         """Length of the rank's step as replayed: that of the chain, by construction."""
         return self.end_ns - self.start_ns
 
+    @property
+    def apart_ns(self) -> int | None:
+        """How far figures of a rank are from those of the one that stands for it, at most; None if all are replayed."""
+        return None if self._model.of is None else self._model.of.apart_ns
+
     def described(self) -> list[dict[str, Any]]:
         """Return ``kind``, ``rank``, ``name`` and ``operator`` of each entry of ``links``."""
         return [
@@ -148,7 +154,7 @@ class CriticalPath:
         return modules_frame(self.by_module, self.length_ns)
 
     def kernels(self) -> pd.DataFrame:
-        """Return the step's kernels, copies and collectives with their slack: a row each.
+        """Return the step's kernels, copies and collectives with their slack, of each rank that was replayed.
 
         Columns:
             rank, device (int): as in :meth:`dptrace.Run.steps`.
@@ -171,7 +177,7 @@ class CriticalPath:
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
-        """The timelines of the whole run, which ``recorded`` counts."""
+        """The timelines that were replayed, which ``recorded`` counts: of many ranks, some stand for all."""
         return self._model.run.timelines
 
     def slack_ns(self, number: int) -> tuple[Int64, Int64]:
@@ -213,6 +219,9 @@ class CriticalPath:
             "length_ns": self.length_ns,
             "wall_ns": self.wall_ns,
             "can_tell": self.can_tell,
+            "all_ranks": self.apart_ns is None,
+            "replayed_ranks": list(self._model.run.ranks),
+            "apart_ns": self.apart_ns,
             "by_kind": self.by_kind,
             "by_rank": [{"rank": rank, "path_ns": ns} for rank, ns in self.by_rank.items()],
             "items": msgspec.to_builtins(self.items),
@@ -263,7 +272,7 @@ def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath
 def _span(replay: Replay, step: str) -> tuple[int, int, int, int]:
     """Return the timeline on which a step ends last, when it begins there, the task that it ends with, and when."""
     model, times = replay.model, replay.base.times
-    numbers = [number for number, _ in _with_step(replay, step)]
+    numbers = [number for number, _ in _with_step(model.run, replay.run, step)]
     places = {number: model.run.timelines[number].windows.names.index(step) for number in numbers}
     ends = {number: bound_of(model, number, times, place) for number, place in places.items()}
     last = max(ends, key=lambda number: ends[number].at_ns)
@@ -271,19 +280,19 @@ def _span(replay: Replay, step: str) -> tuple[int, int, int, int]:
     return last, begins.at_ns, ends[last].task, ends[last].at_ns
 
 
-def _with_step(replay: Replay, step: str) -> list[tuple[int, DeviceFigures]]:
-    """Return the selected devices that have a step, with their numbers in the model; all where no selected one has."""
-    run, selected = replay.model.run, {(one.rank, one.device) for one in replay.run.timelines}
+def _with_step(run: Run, selection: Run, step: str) -> list[tuple[int, DeviceFigures]]:
+    """Return the selected devices of a run that have a step, with their numbers; all where no selected one has."""
+    selected = {(one.rank, one.device) for one in selection.timelines}
     known = [pair for pair in enumerate(run.devices) if step in run.timelines[pair[0]].windows.names]
     own = [pair for pair in known if (run.timelines[pair[0]].rank, run.timelines[pair[0]].device) in selected]
     return own or known
 
 
 def _walls(replay: Replay, step: str) -> list[int]:
-    """Return the length of a step as recorded, on each selected device."""
+    """Return the length of a step as recorded, on each selected device, replayed or not."""
     walls = []
-    for number, device in _with_step(replay, step):
-        place = replay.model.run.timelines[number].windows.names.index(step)
+    for number, device in _with_step(replay.whole, replay.run, step):
+        place = replay.whole.timelines[number].windows.names.index(step)
         walls.append(int(device.split.figures["wall_ns"][place]))
     return walls
 

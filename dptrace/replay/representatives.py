@@ -65,7 +65,8 @@ class Representatives(msgspec.Struct, frozen=True):
         differ = f"by {duration(self.apart_ns)} ({part} of a step) at most" if self.apart_ns else "nowhere"
         return (
             f"{len(self.run.timelines):,} of {len(self.whole.timelines):,} ranks are replayed, each for those that are "
-            f"like it: the figures of their steps differ {differ}. dptrace whatif --all-ranks replays all."
+            f"like it: the figures of their steps differ {differ}. "
+            "With --all-ranks, dptrace whatif and critical-path replay all."
         )
 
 

@@ -28,6 +28,7 @@ from dptrace.run import kernels
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OperatorCalls
 from dptrace.timeline.model import Timeline
+from dptrace.viewers.gantt.page.document import step_document
 from tests.support.mesh import Mesh
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
@@ -189,6 +190,22 @@ def test_findings_of_many_ranks_are_those_of_the_replay_of_all(folder: Path, mon
     assert few[0].figure[0] == pytest.approx(every[0].figure[0], abs=10)
     assert "represented" in few[0].gain.doubts
     assert "represented" not in every[0].gain.doubts
+
+
+@pytest.mark.usefixtures("some")
+def test_a_critical_path_of_some_ranks_is_that_of_all(folder: Path) -> None:
+    """Length, kinds and names are equal, and the slow rank is on it; what was replayed is said in each answer."""
+    run = dptrace.open(folder, cache=False)
+    few, every = run.critical_path(1), run.critical_path(1, all_ranks=True)
+    said, whole = few.to_dict(), every.to_dict()
+
+    assert (few.length_ns, few.wall_ns, few.by_kind) == (every.length_ns, every.wall_ns, every.by_kind)
+    assert few.items == every.items
+    assert SLOW in few.by_rank
+    assert (False, True) == (said["all_ranks"], whole["all_ranks"])
+    assert {SLOW} < set(said["replayed_ranks"]) < set(whole["replayed_ranks"]) == set(run.ranks)
+    assert set(said["replayed_ranks"]) == set(few.kernels()["rank"])
+    assert f"{len(said['replayed_ranks'])} of {len(FORWARD)} ranks are replayed" in step_document(run, few)
 
 
 @pytest.mark.usefixtures("some")

@@ -81,7 +81,8 @@ def path_notes(run: Run, path: CriticalPath) -> list[str]:
     own = np.array([*((one.rank, one.device) in shown for one in path.timelines), True], np.bool_)
     length = path.links.end_ns - path.links.start_ns
     hidden = int(length[~own[path.recorded.timeline]].sum())
-    notes = [f"The critical path is that of a replay. {doubt.text}" for doubt in path.doubts if doubt.refuses]
+    said = (doubt.text for doubt in path.doubts if doubt.refuses or doubt.kind == "represented")
+    notes = [f"The critical path is that of a replay. {text}" for text in said]
     part = f"{duration(hidden)} of its {duration(path.length_ns)}"
     drawn = f"The critical path is drawn in part: {part} are on ranks that were not selected."
     return [*notes, drawn] if hidden else notes
@@ -93,6 +94,8 @@ def _places(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Int64]:
     columns = {name: np.zeros(len(path.links), np.int64) for name in ("track", "role", "position")}
     start, end = recorded.start_ns - chart.origin_ns, recorded.end_ns - chart.origin_ns
     for track, (number, timeline) in enumerate(_numbered(run, path)):
+        if number is None:
+            continue
         own = np.flatnonzero(recorded.timeline == number)
         columns["track"][own], axis = track + 1, chart.axes[track]
         start[own], end[own] = axis.since(recorded.start_ns[own]), axis.since(recorded.end_ns[own])
@@ -106,10 +109,10 @@ def _places(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Int64]:
     return {**columns, "start": start, "duration": end - start}
 
 
-def _numbered(run: Run, path: CriticalPath) -> list[tuple[int, Timeline]]:
-    """Return the timelines of a run, each with its number in the whole run."""
+def _numbered(run: Run, path: CriticalPath) -> list[tuple[int | None, Timeline]]:
+    """Return the timelines of a run, each with its number among those that were replayed, or None."""
     numbers = {(timeline.rank, timeline.device): number for number, timeline in enumerate(path.timelines)}
-    return [(numbers[timeline.rank, timeline.device], timeline) for timeline in run.timelines]
+    return [(numbers.get((timeline.rank, timeline.device)), timeline) for timeline in run.timelines]
 
 
 def _positions(timeline: Timeline, axis: Axis) -> Int64:
@@ -143,10 +146,11 @@ def _slack(run: Run, chart: Chart, path: CriticalPath) -> Int64:
     """Return the packed slack of the chart's kernels, collectives and copies, track by track."""
     columns = [np.zeros(0, np.int64)]
     for axis, (number, timeline) in zip(chart.axes, _numbered(run, path), strict=True):
-        of_step, slack = path.slack_ns(number)
         packed = np.zeros(len(timeline), np.int64)
-        at = _kept(path.timelines[number], timeline)[of_step]
-        value = np.where(slack < FREE >> 1, slack + 2, UNLIMITED)
-        packed[at[at >= 0]] = value[at >= 0]
+        if number is not None:
+            of_step, slack = path.slack_ns(number)
+            at = _kept(path.timelines[number], timeline)[of_step]
+            value = np.where(slack < FREE >> 1, slack + 2, UNLIMITED)
+            packed[at[at >= 0]] = value[at >= 0]
         columns += [packed[axis.drawn(timeline, kind)] for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.MEMORY)]
     return np.concatenate(columns)
