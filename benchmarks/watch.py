@@ -49,7 +49,7 @@ def _least(values: list[float]) -> float:
     return sorted(values)[len(values) // 10]
 
 
-def _cases() -> Iterator[tuple[str, Callable[[], object], int]]:
+def _cases(watch: Any) -> Iterator[tuple[str, Callable[[], object], int]]:
     """Yield what is measured: its name, a call of it, and how many calls make a block."""
     import torch
     import torch.distributed as dist
@@ -62,6 +62,10 @@ def _cases() -> Iterator[tuple[str, Callable[[], object], int]]:
 
         def __getitem__(self, index: int) -> int:
             return index
+
+    class _Idle(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            pass
 
     batches = iter(DataLoader(Numbers(), batch_size=1))
     net = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(10)])
@@ -78,6 +82,15 @@ def _cases() -> Iterator[tuple[str, Callable[[], object], int]]:
 
     yield "step: data, forward, backward, optimizer", train(net), _BLOCK
     yield "the same with DDP, in a group of one", train(DistributedDataParallel(net)), _BLOCK
+    loss, identity, idle = next(net.parameters()).sum(), torch.nn.Identity(), _Idle(net.parameters())
+    for name, alone in (
+        ("data", lambda: next(batches)),
+        ("forward", lambda: identity(data)),
+        ("backward", lambda: loss.backward(retain_graph=True)),
+        ("optimizer, with the end of a step", idle.step),
+        ("end of a step", lambda: watch.end_step("optimizer")),
+    ):
+        yield f"alone: {name}", alone, 5 * _BLOCK
     yield "all_reduce", lambda: dist.all_reduce(flag), 5 * _BLOCK
     yield "all_reduce, asynchronous, and wait", lambda: dist.all_reduce(flag, async_op=True).wait(), 5 * _BLOCK
 
@@ -91,13 +104,13 @@ def overhead(pairs: int) -> None:
     from dptrace.watch.session import Settings, Watch
 
     torch.set_num_threads(1)
-    hooks._LEARNED_AFTER = 20  # each block begins to watch anew
+    hooks.LEARNED_AFTER = 20  # each block begins to watch anew
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         watch = Watch(Settings(folder, follows=False)).install()
         watch.stop()
         print(f"{'µs of CPU time':<44}{'without':>9}{'watch adds: median':>20}{'first decile':>14}")
-        for name, step, calls in _cases():
+        for name, step, calls in _cases(watch):
             without, watched = _pairs(watch, step, pairs, calls)
             added = statistics.median(b - a for a, b in zip(without, watched, strict=True))
             least = _least(watched) - _least(without)

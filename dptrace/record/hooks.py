@@ -18,8 +18,9 @@ from torch.autograd import graph
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from dptrace.record import safety
 from dptrace.record.gloo import GlooThreads
-from dptrace.record.safety import harmless, replace
+from dptrace.record.safety import Part, harmless, replace
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """What a function is called with."""
@@ -54,9 +55,55 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() >= 0
 
 
+_listeners: list[Listener] = []
+
+
+class _Moment:
+    """A moment of a training that listeners hear of; after an error of one of them, none does."""
+
+    def __init__(self, method: str, what: str, is_needed: bool = True) -> None:
+        self._method, self._part = method, Part(what, Listener, is_needed)
+        self.find_listeners()
+
+    def find_listeners(self) -> None:
+        """Tell those that listen now and have a method for it."""
+        methods = [
+            getattr(listener, self._method)
+            for listener in _listeners
+            if getattr(type(listener), self._method) is not getattr(Listener, self._method)
+        ]
+        tell = methods[0] if len(methods) == 1 else functools.partial(_tell_each, methods)
+        self._part = Part(self._part.what, tell, self._part.is_needed, self._part.failed)
+        safety.parts[f"{__name__}.{self._method}"] = self._part
+
+    def tell(self, *arguments: Any) -> Any:
+        """Tell the listeners; return the answer, of several the last."""
+        part = self._part
+        if not part.failed:
+            try:
+                return part.function(*arguments)
+            except Exception as error:
+                self._part.fail(error)
+        return None
+
+
+def _tell_each(methods: list[Callable[..., Any]], *arguments: Any) -> Any:
+    """Call all; the answer of one takes the place of the last argument for the next."""
+    answer = None
+    for method in methods:
+        given = method(*arguments)
+        if given is not None:
+            answer, arguments = given, (*arguments[:-1], given)
+    return answer
+
+
 _REST_S = 0.5
 """How long gloo's threads may take until they are idle."""
-_listeners: list[Listener] = []
+_optimizer_begins = _Moment("before_optimizer", "marking an optimizer's step", is_needed=False)
+_optimizer_ends = _Moment("after_optimizer", "counting the steps of an optimizer")
+_backward_begins = _Moment("before_backward", "following backward passes")
+_backward_ends = _Moment("after_backward", "following backward passes")
+_group_ends = _Moment("before_destruction", "following the end of the process group", is_needed=False)
 _undo: list[Callable[[], None]] = []
 """What takes the hooks off; empty without any."""
 
@@ -68,9 +115,10 @@ def listen(listener: Listener) -> None:
     """
     if listener not in _listeners:
         _listeners.insert(0, listener)
+        _find_listeners()
     if not _undo:
-        _undo.append(register_optimizer_step_pre_hook(_untraced(_before_optimizer)).remove)
-        _undo.append(register_optimizer_step_post_hook(_untraced(_after_optimizer)).remove)
+        _undo.append(register_optimizer_step_pre_hook(_untraced(_optimizer_begins.tell, has_arguments=True)).remove)
+        _undo.append(register_optimizer_step_post_hook(_untraced(_optimizer_ends.tell, has_arguments=False)).remove)
         _undo.append(_wrap_engine())
     if dist.is_available():
         _wrap_destruction()
@@ -85,8 +133,14 @@ def leave(listener: Listener, at_once: bool = False) -> None:
     """
     if listener in _listeners:
         _listeners.remove(listener)
+        _find_listeners()
     if at_once:
         _take_off_unused()
+
+
+def _find_listeners() -> None:
+    for moment in (_optimizer_begins, _optimizer_ends, _backward_begins, _backward_ends, _group_ends):
+        moment.find_listeners()
 
 
 def _take_off_unused() -> None:
@@ -94,62 +148,43 @@ def _take_off_unused() -> None:
         _undo.pop()()
 
 
-def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that torch.compile does not trace, nor what it calls.
+def _untraced(tell: Callable[..., Any], has_arguments: bool) -> Callable[..., Any]:
+    """Return a hook of optimizers that torch.compile does not trace, nor what it calls.
 
-    Where nothing is being compiled it is called as it is: ``torch.compiler.disable`` alone takes longer than a hook.
+    Where nothing is being compiled it does so directly: ``torch.compiler.disable`` alone takes longer than a hook.
     """
-    disabled, compiler = torch.compiler.disable(function), torch._C._dynamo.eval_frame
-    active = getattr(compiler, "get_eval_frame_callback", None)  # torch 2.5
-    if active is None:
+
+    def call(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return tell(optimizer, (args, kwargs)) if has_arguments else tell(optimizer)
+
+    disabled, compiler = torch.compiler.disable(call), torch._C._dynamo.eval_frame
+    active, is_compiling = getattr(compiler, "get_eval_frame_callback", None), torch.compiler.is_dynamo_compiling
+    if active is None:  # torch 2.5
         return disabled
 
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        return disabled(*args) if torch.compiler.is_compiling() or active() is not None else function(*args)
+    def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_compiling() or active() is not None:
+            return disabled(optimizer, args, kwargs)
+        return tell(optimizer, (args, kwargs)) if has_arguments else tell(optimizer)
 
-    return call
-
-
-@harmless("marking an optimizer's step")
-def _before_optimizer(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-    changed = None
-    for listener in tuple(_listeners):
-        changed = listener.before_optimizer(optimizer, changed or (args, kwargs)) or changed
-    return changed
-
-
-@harmless("counting the steps of an optimizer", is_needed=True)
-def _after_optimizer(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for listener in tuple(_listeners):
-        listener.after_optimizer(optimizer)
-
-
-@harmless("following backward passes", is_needed=True)
-def _before_backward(tensors: Any, accumulates: bool) -> None:
-    for listener in tuple(_listeners):
-        listener.before_backward(tensors, accumulates)
-
-
-@harmless("following backward passes", is_needed=True)
-def _after_backward(accumulates: bool) -> None:
-    for listener in tuple(_listeners):
-        listener.after_backward(accumulates)
-    _take_off_unused()
+    return hook
 
 
 def _wrap_engine() -> Callable[[], None]:
     """Wrap torch's function for a backward pass, as torch.compiler does for tracing; return what undoes that."""
-    original = graph._engine_run_backward
+    original, begins, ends = graph._engine_run_backward, _backward_begins.tell, _backward_ends.tell
+    graph_task = torch._C._current_graph_task_id
 
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
-        outermost = not in_backward()  # reentrant checkpointing runs a pass inside another
+        outermost = graph_task() < 0  # reentrant checkpointing runs a pass inside another
         if outermost:
-            _before_backward(args[0] if args else None, bool(kwargs.get("accumulate_grad")))
+            begins(args[0] if args else None, bool(kwargs.get("accumulate_grad")))
         result = original(*args, **kwargs)
         if outermost:
-            _after_backward(bool(kwargs.get("accumulate_grad")))
+            ends(bool(kwargs.get("accumulate_grad")))
+            if not _listeners:
+                _take_off_unused()
         return result
 
     # backward() and grad() look in the first, torch's own modules in the second.
@@ -169,17 +204,11 @@ def _wrap_destruction() -> None:
     @functools.wraps(original)
     def destroy(*args: Any, **kwargs: Any) -> Any:
         if (*args, kwargs.get("group"))[0] in (None, dist.group.WORLD):
-            _before_destruction()
+            _group_ends.tell()
         rest()
         return original(*args, **kwargs)
 
     replace((dist, dist.distributed_c10d), "destroy_process_group", destroy)
-
-
-@harmless("following the end of the process group")
-def _before_destruction() -> None:
-    for listener in tuple(_listeners):
-        listener.before_destruction()
 
 
 @harmless("waiting for gloo")

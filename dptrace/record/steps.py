@@ -135,8 +135,9 @@ class StepEnds(Listener):
 
     def counts(self) -> bool:
         """Return whether what is heard counts: not in a forked child."""
-        self.explicit = self.explicit or EXPLICIT in sys.modules
-        return not self.forked
+        if EXPLICIT in sys.modules:
+            self.explicit = True
+        return self._generation == _generation
 
     def is_settled(self) -> bool:
         """Return whether backward passes are the steps, so that an optimizer's first step changes nothing any more."""

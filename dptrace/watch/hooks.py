@@ -13,13 +13,14 @@ the end of backward. Functional collectives, as in compiled graphs and DTensor, 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 import weakref
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -61,19 +62,22 @@ _METHODS = {
     **dict.fromkeys(("recv", "recv_anysource"), RECEIVE),
 }
 """The methods of a process group, some only in some versions of torch."""
-_LEARNED_AFTER = 400
+LEARNED_AFTER = 400
 """Calls of modules after which the outermost classes count as known; then inner modules cost nothing."""
 _MOST_PENDING = 512
 _FULL = 1 << 16
 _NO_MAPPINGS = (list, tuple, torch.Tensor)
 now = time.perf_counter_ns
+_engine = torch.autograd.Variable._execution_engine
+graph_task = torch._C._current_graph_task_id
+is_compiling = torch.compiler.is_dynamo_compiling
 _pack = CALL.pack
 
 
 class Taps(StepEnds):
     """Adds up the stages of this rank's steps and hears its collectives, between :meth:`start` and :meth:`stop`.
 
-    A subclass says what happens at the end of a step, in :meth:`end_step`.
+    A subclass says what happens at the end of a step, in :meth:`end_step`, which calls :meth:`begin_step`.
     """
 
     def __init__(self) -> None:
@@ -102,9 +106,10 @@ class Taps(StepEnds):
         self._ddp_groups: dict[int, _Group] = {}
         self._ddp: _Group | None = None
         """The group of the DDP module whose backward comes next and will exchange gradients."""
-        self._drained: list[int] = []
         self._handle: Any = None
-        self._before_backward = OTHER
+        self._arrived_ns = 0
+        """When this rank had computed its gradients, under DDP."""
+        self._around = OTHER
         self._left_to_learn = self._relearn_at = 0
         self._forwards = 0
         self._roots: dict[type[nn.Module], Callable[[], None]] = {}
@@ -124,6 +129,7 @@ class Taps(StepEnds):
         self.on = False
         leave(self, at_once=not in_backward())
         self._forget_roots()
+        self._left_to_learn = 0
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
@@ -196,41 +202,47 @@ class Taps(StepEnds):
     def _learn(self) -> None:
         if self._left_to_learn:
             return
-        self._left_to_learn = _LEARNED_AFTER
+        self._left_to_learn = LEARNED_AFTER
         taps, original = self, nn.Module.__call__
+        forward = self._as_forward(original, self._learn_root)
 
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if is_compiling():
                 return original(self, *args, **kwargs)
-            if taps._depth or not taps.on or get_ident() != taps.thread:
-                taps._left_to_learn -= 1
-                return original(self, *args, **kwargs)
-            result = taps.forward(original, self, args, kwargs)
-            if taps._left_to_learn <= 0:
-                taps.wrap_roots()
-            return result
+            taps._left_to_learn -= 1
+            return forward(self, *args, **kwargs)
 
         self._undo_learning = replace((nn.Module,), "__call__", functools.wraps(original)(call))
         self._undo.append(self._undo_learning)
 
-    def forward(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call an outermost module as a forward; one that evaluates is none."""
-        if not (module.training or torch.is_grad_enabled()):
-            return original(module, *args, **kwargs)
-        around = self.enter(FORWARD)
-        self._depth = 1
-        try:
-            return original(module, *args, **kwargs)
-        finally:
-            self._depth = 0
-            self.leave(around)
-            self._forwards += 1
-            if self._left_to_learn > 0:
-                self._left_to_learn -= 1
-                self._roots.setdefault(type(module), lambda: None)
-            kind: Any = type(module)
-            if _is_ddp(kind):
-                self._after_ddp(module)
+    def _as_forward(self, original: Callable[..., Any], ended: Callable[[Any], None] | None) -> Callable[..., Any]:
+        """Return a function to call a module with, which is a forward unless it runs in another one, or evaluates."""
+        taps, enter, leave = self, self.enter, self.leave
+
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or taps._depth or not taps.on or get_ident() != taps.thread:
+                return original(self, *args, **kwargs)
+            if not (self.training or torch.is_grad_enabled()):
+                return original(self, *args, **kwargs)
+            around = enter(FORWARD)
+            taps._depth = 1
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                taps._depth = 0
+                leave(around)
+                taps._forwards += 1
+                if ended is not None:
+                    ended(self)
+
+        return call
+
+    def _learn_root(self, module: nn.Module) -> None:
+        self._roots.setdefault(type(module), lambda: None)
+        if isinstance(module, DistributedDataParallel):
+            self._after_ddp(module)
+        if self._left_to_learn <= 0:
+            self.wrap_roots()
 
     def _after_ddp(self, module: Any) -> None:
         try:
@@ -252,14 +264,9 @@ class Taps(StepEnds):
             self._roots[kind] = self._wrap_root(kind)
 
     def _wrap_root(self, kind: type[nn.Module]) -> Callable[[], None]:
-        taps, original, forward, inherited = self, kind.__call__, self.forward, "__call__" not in vars(kind)
-
-        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or taps._depth or not taps.on or get_ident() != taps.thread:
-                return original(self, *args, **kwargs)
-            return forward(original, self, args, kwargs)
-
-        wrapped = functools.wraps(original)(call)
+        original, inherited = kind.__call__, "__call__" not in vars(kind)
+        forward = self._as_forward(original, self._after_ddp if issubclass(kind, DistributedDataParallel) else None)
+        wrapped = functools.wraps(original)(forward)
         setattr(kind, "__call__", wrapped)  # noqa: B010  # mypy
 
         def undo() -> None:
@@ -290,36 +297,40 @@ class Taps(StepEnds):
         """Begin the stage; find out when this rank has computed its gradients, before DDP waits for the others'."""
         if not self.on:
             return
-        self._before_backward = self.enter(BACKWARD)
-        if self._ddp is None:
-            return
+        self._around = self.enter(BACKWARD)
+        if self._ddp is not None:
+            self._hear_arrival(tensors)
+
+    def _hear_arrival(self, tensors: Any) -> None:
         loss = tensors[0] if isinstance(tensors, tuple) and tensors else tensors
-        if not isinstance(loss, torch.Tensor) or loss.grad_fn is None or _is_compiled():
+        node = loss.grad_fn if isinstance(loss, torch.Tensor) else None
+        if node is None or _is_compiled():
             return
-        self._drained.clear()
+        self._arrived_ns = 0
         # Queued before DDP's own callback, so it runs before that one waits for the buckets.
-        self._handle = loss.grad_fn.register_prehook(self._queue)
+        self._handle = node.register_prehook(self._queue)
 
     def _queue(self, gradient: Any) -> None:
-        torch.autograd.Variable._execution_engine.queue_callback(self._drain)
+        _engine.queue_callback(self._arrive)
 
-    def _drain(self) -> None:
-        self._drained.append(now())
+    def _arrive(self) -> None:
+        self._arrived_ns = now()
 
     def after_backward(self, accumulates: bool) -> None:
         """End the stage."""
         if self.on and self.stage == BACKWARD:
             if self._handle is not None:
                 self._end_ddp()
-            self.leave(self._before_backward)
-        super().after_backward(accumulates)
+            self.leave(self._around)
+        if self.counted is None:
+            super().after_backward(accumulates)
 
     def _end_ddp(self) -> None:
         time_ns = now()
         self._handle.remove()
         self._handle = None
-        if self._drained and self._ddp is not None and self._drained[-1] >= self.last:
-            arrival = self._drained[-1]
+        arrival = self._arrived_ns
+        if self._ddp is not None and arrival >= self.last:
             self.own[BACKWARD] += arrival - self.last
             self.blocked[BACKWARD] += time_ns - arrival
             self.last = time_ns
@@ -339,13 +350,13 @@ class Taps(StepEnds):
             self.leave(self._stages.pop())
         super().after_optimizer(optimizer)
 
-    def end_step(self, by: Literal["optimizer", "passes", "script"], loss: Any = None) -> None:
-        """End a step."""
+    def begin_step(self) -> None:
+        """Begin the next step."""
         self.step += 1
         if not self._forwards:
             self._learn_again()
         self._forwards = 0
-        if not in_backward():  # an error that the script has caught may have left something open
+        if graph_task() < 0:  # an error that the script has caught may have left something open
             self.thread, self.stage, self._depth = get_ident(), OTHER, 0
             self._stages.clear()
         if len(self._pending) > _MOST_PENDING:
@@ -373,56 +384,57 @@ class Taps(StepEnds):
         self._undo.append(_replace_method(work, "wait", wait))
 
     def _wrap_method(self, name: str, kind: int) -> Callable[[], None]:
-        taps, original, pending, begin = self, getattr(dist.ProcessGroup, name), self._pending, self.begin_call
+        taps, original, end, own = self, getattr(dist.ProcessGroup, name), self.end_call, self.own
+        groups, pending = self._known, self._pending
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not taps.on or not (get_ident() == taps.thread or in_backward()):
+            if not taps.on or (get_ident() != taps.thread and graph_task() < 0):
                 return original(self, *args, **kwargs)
-            call = begin(kind, self, args)
+            try:
+                # A group's object, which torch keeps, is found faster than its name.
+                group, peer, stage = groups.get(id(self)) or taps.know(self), -1, taps.stage
+                if kind == COLLECTIVE:
+                    group.sequence = sequence = group.sequence + 1
+                else:
+                    peer, sequence = taps.count_message(kind, group, args)
+                call = [kind, stage, group.number, taps.step, sequence, peer, now(), 0, 0, *own]
+                call[9 + stage] += call[6] - taps.last
+            except Exception as error:
+                taps.fail(error)
+                return original(self, *args, **kwargs)
             work = original(self, *args, **kwargs)
-            if call is None:
-                return work
             if work is None:
-                taps.end_call(call, now())
+                end(call, now())
             else:
                 pending[id(work)] = call
             return work
 
         return _replace_method(dist.ProcessGroup, name, method)
 
-    def begin_call(self, kind: int, group: Any, args: Any) -> list[int] | None:
-        """Take the time of a call, and this rank's own time up to it."""
-        try:
-            # A group's object, which torch keeps, is found faster than its name.
-            known, peer, sequence = self._known.get(id(group)) or self._know(group), -1, 0
-            if kind == COLLECTIVE:
-                known.sequence = sequence = known.sequence + 1
-            elif kind != ONE_WAY:
-                peer = known.ranks[args[1]] if len(args) > 1 and isinstance(args[1], int) else -1
-                key = kind, known.number, peer
-                sequence = self._messages[key] = self._messages.get(key, 0) + 1
-            time_ns, stage, own = now(), self.stage, self.own
-            own[stage] += time_ns - self.last
-            self.last = time_ns
-            return [kind, stage, known.number, self.step, sequence, peer, time_ns, 0, 0, *own]
-        except Exception as error:
-            self.fail(error)
-            return None
+    def count_message(self, kind: int, group: _Group, args: Any) -> tuple[int, int]:
+        """Return the rank that a message goes to or comes from, -1 if that is not known, and its number."""
+        if kind == ONE_WAY:
+            return -1, 0
+        peer = group.ranks[args[1]] if len(args) > 1 and isinstance(args[1], int) else -1
+        key = kind, group.number, peer
+        self._messages[key] = number = self._messages.get(key, 0) + 1
+        return peer, number
 
-    def _know(self, group: Any) -> _Group:
+    def know(self, group: Any) -> _Group:
+        """Return a group that is met for the first time, and remember its object."""
         known, key = self.group(group), id(group)
         self._known[key], known.alive = known, weakref.ref(group, lambda _: self._known.pop(key, None))
         return known
 
     def end_call(self, call: list[int], began: int) -> None:
         """Write a call for which the rank has waited since *began*."""
-        time_ns, stage = now(), self.stage
+        stage, calls = self.stage, self.calls
         self.own[stage] += began - self.last
+        self.last = call[8] = time_ns = now()
         self.blocked[stage] += time_ns - began
-        self.last = time_ns
-        call[7], call[8] = began, time_ns
-        self.calls += _pack(*call)
-        if len(self.calls) > _FULL:
+        call[7] = began
+        calls += _pack(*call)
+        if len(calls) > _FULL:
             self.flush()
 
     def flush(self) -> None:
@@ -457,15 +469,10 @@ class _Group:
     alive: Any = None
 
 
-@functools.cache
-def _is_ddp(kind: type) -> bool:
-    return issubclass(kind, DistributedDataParallel)
-
-
 def _is_compiled() -> bool:
     """Return whether compiled autograd traces backward passes, and so would the hook on a loss."""
-    compiled = getattr(torch._dynamo, "compiled_autograd", None) if hasattr(torch, "_dynamo") else None
-    return bool(getattr(compiled, "compiled_autograd_enabled", False))
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    return compiled is not None and bool(getattr(compiled, "compiled_autograd_enabled", False))
 
 
 def _replace_method(kind: Any, name: str, wrapped: Callable[..., Any]) -> Callable[[], None]:

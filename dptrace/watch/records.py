@@ -188,7 +188,9 @@ class Tail:
         self.path, self._done, self._file = path, 0, -1
         old = path.with_suffix(f".before{path.suffix}")
         self._parts = [old, path] if old.exists() else [path]
-        self._kind, self._count, self._last, self._own = _kind(path), 0, -1, 0
+        self._kind, self._count, self._last = _kind(path), 0, -1
+        self._before: tuple[float, float] | None = None
+        """When the last call arrived, and the rank's own time then."""
         self.problem = ""
         """What is wrong with a record; nothing is read from it on."""
 
@@ -215,13 +217,19 @@ class Tail:
         return wrong
 
     def _wrong_calls(self, records: Records) -> npt.NDArray[np.bool_]:
-        """The times of a call are in order, and a rank's own time only grows."""
-        own = np.where(records["kind"] == DEVICE, 0, records["own_ns"].sum(1))
-        most = np.maximum.accumulate(np.append(self._own, own))
-        self._own = int(most[-1])
+        """The times of a call are in order, and a rank's own time grows from arrival to arrival, at most as they do.
+
+        Calls are in the order in which they were waited for, so the next one may have arrived earlier.
+        """
         wrong: npt.NDArray[np.bool_] = (records["kind"] - 1 >= DEVICE) | (records["stage"] >= len(STAGES))
         wrong |= (records["waits_ns"] < records["arrival_ns"]) | (records["end_ns"] < records["waits_ns"])
-        wrong |= (own < most[1:]) & (records["kind"] != DEVICE)
+        at = np.flatnonzero(~np.isin(records["kind"], (GROUP, DEVICE)))
+        if len(at):
+            arrival, own = records["arrival_ns"][at].astype(np.float64), records["own_ns"][at].astype(np.float64).sum(1)
+            before = self._before or (arrival[0], own[0])
+            passed, grown = np.diff(arrival, prepend=before[0]), np.diff(own, prepend=before[1])
+            wrong[at] |= (np.abs(grown) > np.abs(passed) + 1000) | (grown * np.sign(passed) < -1000)
+            self._before = arrival[-1], own[-1]
         return wrong
 
     def _read(self, most: int) -> Iterator[Records]:

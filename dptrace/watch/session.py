@@ -47,10 +47,11 @@ _CALLS_LIMIT = 64 << 20
 """Bytes of a rank's calls after which their file begins anew; the one before it is kept."""
 _KEPT = 1 << 14
 """Bytes of calls before the first step that are kept."""
-_FLUSH_NS = 100_000_000
-"""How long records stay in memory at most while steps end; a killed rank loses them."""
+_LOOK_NS = 100_000_000
+"""How often the records are written while steps end, and what asks for anything is looked at; a killed rank loses
+what it has made since."""
 _SLOW_NS = 500_000_000
-"""How often what takes longer than a step may is done: memory, requests."""
+"""How often the rank's memory is asked for."""
 _LAST_WORDS_S = 20.0
 """How long rank 0 waits at its end for the verdict."""
 _pack = STEP.pack
@@ -96,7 +97,7 @@ class Watch(Taps):
         self._calls: Appended | None = None
         self._captures: Captures | None = None
         self._follower: subprocess.Popen[bytes] | None = None
-        self._began = self._slow_ns = self._memory = self._flushed_ns = 0
+        self._began = self._slow_ns = self._memory = self._look_ns = 0
         self._records = bytearray()
         self._own_before, self._blocked_before = [0] * 5, [0] * 5
         self._told = self._closed = False
@@ -126,10 +127,26 @@ class Watch(Taps):
         if by == "script" and (recording := latest()) is not None and recording is not self.recording:
             recording.step(loss)
         try:
-            self._end_step()
-            super().end_step(by, loss)
-            if self.tracked is not None and self.last >= self.tracked.next_ns:
-                self.tracked.tell()
+            time_ns, own, blocked, captures = now(), self.own, self.blocked, self._captures
+            own[self.stage] += time_ns - self.last
+            self.last = time_ns
+            if captures is None:
+                self.seen = True
+                captures = self._captures = self._open()
+            else:
+                flags = self._core_wait | TOKENS if self.are_tokens else self._core_wait
+                if captures.is_due and captures.is_profiling:
+                    flags |= PROFILED
+                spent, waited = map(sub, own, self._own_before), map(sub, blocked, self._blocked_before)
+                self._records += _pack(
+                    self.step, flags, self._began, time_ns, *spent, *waited, self._memory, self.items
+                )
+            self._own_before[:], self._blocked_before[:], self.items, self._began = own, blocked, 0, time_ns
+            self.begin_step()
+            if time_ns >= self._look_ns or captures.is_due:
+                self._look(captures, time_ns)
+            if self.device is not None:
+                self.device.next_step(self.step)
         except Exception as error:
             self.fail(error)
 
@@ -138,35 +155,22 @@ class Watch(Taps):
         """The recording of the capture that runs."""
         return None if self._captures is None else self._captures.recording
 
-    def _end_step(self) -> None:
-        time_ns, own, blocked, captures = now(), self.own, self.blocked, self._captures
-        own[self.stage] += time_ns - self.last
-        self.last = time_ns
-        if captures is None:
-            self.seen = True
-            self._open()
-        else:
-            flags = self._core_wait | (TOKENS if self.are_tokens else 0)
-            if captures.is_due and captures.is_profiling:
-                flags |= PROFILED
-            spent, waited = map(sub, own, self._own_before), map(sub, blocked, self._blocked_before)
-            self._records += _pack(self.step, flags, self._began, time_ns, *spent, *waited, self._memory, self.items)
-            if time_ns - self._flushed_ns > _FLUSH_NS:
-                self._flushed_ns = time_ns
-                self.flush()
-            if captures.is_due or time_ns >= captures.next_look:
-                captures.step(self.step + 1)
-        if self.device is not None:
-            self.device.next_step(self.step + 1)
-        self._own_before[:], self._blocked_before[:], self.items, self._began = own, blocked, 0, time_ns
-        if time_ns - self._slow_ns > _SLOW_NS:
-            self._slow_ns = time_ns
+    def _look(self, captures: Captures, time_ns: int) -> None:
+        """Do what is not to be done in each step."""
+        self._look_ns = time_ns + _LOOK_NS
+        self.flush()
+        if captures.is_due or time_ns >= captures.next_look:
+            captures.step(self.step)
+        if time_ns >= self._slow_ns:
+            self._slow_ns = time_ns + _SLOW_NS
             self._memory = self._memory_now()
             self.write_device()
             self._core_wait = self._core_wait_now(time_ns)
+        if self.tracked is not None and time_ns >= self.tracked.next_ns:
+            self.tracked.tell()
 
-    def _open(self) -> None:
-        """Create this rank's files: now its number is known."""
+    def _open(self) -> Captures:
+        """Create this rank's files: now its number is known. Return its captures."""
         rank = messages.rank()
         started = messages.restart_count()
         with suppress(OSError):
@@ -187,10 +191,9 @@ class Watch(Taps):
                 path.replace(path.with_suffix(f".attempt{started - 1}{path.suffix}"))
         self._steps = Appended(paths[0], head | {"record": STEP_TYPE.descr})
         self._calls = Appended(paths[1], head | {"record": CALL_TYPE.descr}, _CALLS_LIMIT)
-        self.flush()
-        self._captures = Captures(self.folder)
         if not self._steps.error and rank == 0 and self.settings.follows:
             self._follower = follow(self.settings)
+        return Captures(self.folder)
 
     def _ended(self, rank: int) -> Path:
         return rank_path(self.folder, rank, "ended")

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset, dataloader  # noqa: E402
 
 import dptrace  # noqa: E402
 from dptrace.record.steps import current_counter  # noqa: E402
-from dptrace.watch.records import BACKWARD, COLLECTIVE, GROUP, read  # noqa: E402
+from dptrace.watch.records import BACKWARD, COLLECTIVE, GROUP, Tail, read  # noqa: E402
 from dptrace.watch.session import Settings, Watch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ from version to version
@@ -128,6 +128,22 @@ def test_ddp_and_collectives_have_arrivals(watch: Watch, group: None) -> None:
     assert (met["waits_ns"] <= met["end_ns"]).all()
 
 
+def test_collectives_may_be_waited_for_in_any_order(watch: Watch, group: None) -> None:
+    """As FSDP does: what is read of them does not end there as if it were damaged."""
+    train(Net(), 4)
+    first = dist.all_reduce(torch.ones(1), async_op=True)
+    time.sleep(0.01)
+    second = dist.all_reduce(torch.ones(1), async_op=True)
+    second.wait()
+    first.wait()
+    watch.flush()
+    calls = Tail(watch.folder / "rank0000.calls")
+    met = [call for call in calls.read() if call["kind"] == COLLECTIVE]
+
+    assert [2, 1] == [call["sequence"] for call in met]
+    assert "" == calls.problem
+
+
 def test_after_its_end_collectives_work(watch: Watch, group: None) -> None:
     """Each method of torch's C++ classes is what it was, bound to its object."""
     tensor = torch.ones(2)
@@ -203,7 +219,7 @@ def test_an_error_of_the_watch_ends_only_the_watch(
     def fail(*_: object) -> None:
         raise ValueError("broken")
 
-    monkeypatch.setattr(watch, "_end_step", fail)
+    monkeypatch.setattr(watch, "begin_step", fail)
     train(Net())
 
     assert 1 == capfd.readouterr().err.count("broken")
@@ -230,7 +246,7 @@ def test_a_tracker_gets_the_figures_of_rank_0(tmp_path: Path, monkeypatch: pytes
 
     told: list[tuple[dict[str, float], int]] = []
     monkeypatch.setattr(tracking, "EVERY_NS", 0)
-    monkeypatch.setattr("dptrace.watch.session._SLOW_NS", 0)
+    monkeypatch.setattr("dptrace.watch.session._LOOK_NS", 0)
     with dptrace.watch(tmp_path / "a", quiet=True, log=lambda figures, step: told.append((figures, step))):
         train(Net(), before=lambda: time.sleep(0.002))
     figures = [figures for figures, _ in told if "watch/step_ms" in figures]
@@ -256,7 +272,7 @@ def test_a_tracker_that_fails_is_not_called_again(
         raise ConnectionError("no network")
 
     part = safety.parts["dptrace.watch.tracking.Tracked.tell"]
-    monkeypatch.setattr("dptrace.watch.session._SLOW_NS", 0)
+    monkeypatch.setattr("dptrace.watch.session._LOOK_NS", 0)
     monkeypatch.setattr("dptrace.watch.tracking.EVERY_NS", 0)
     expected = train(Net())
     with dptrace.watch(tmp_path / "a", quiet=True, log=log):
