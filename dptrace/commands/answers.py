@@ -246,12 +246,14 @@ _TRAINING = {
 }
 _PLAN = {
     "strategy layout recompute": str, "degrees": {"dp tp cp pp ep": int}, "schedule": str | None,
-    "zero shards virtual_stages micro_batch micro_batches recompute_every per_gpu_bytes": int,
+    "zero shards virtual_stages micro_batch micro_batches recompute_every": int,
+    "per_gpu_bytes host_bytes node_host_bytes": int,
     "sequence_parallel fits": bool,
     "per_gpu": {
         "parameters_bytes gradients_bytes optimizer_bytes gathered_bytes activation_bytes recompute_bytes": int,
     },
 }
+_REMEDIES = [{"option label": str, "step_s": float, "per_gpu_bytes host_bytes node_host_bytes": int}]
 _RATES = {"samples_per_s tokens_per_s mfu bubble efficiency": float, "overlap": float | None}
 _STRATEGY = {
     "strategy layout": str, "state_bytes": int, "per_gpu_bytes": {"none selective half full": int},
@@ -259,7 +261,7 @@ _STRATEGY = {
 }
 _MEMORY = {
     **_HEAD, **_TRAINING, **_PLAN, "optimizer": str, "attention": str | None, "usable_share": float,
-    "active_params model_state_bytes activation_bytes head_activation_bytes host_bytes gpus_for_state": int,
+    "active_params model_state_bytes activation_bytes head_activation_bytes gpus_for_state": int,
     "micro_batches_in_flight ddp_wall_params": int, "strategies": [_STRATEGY],
     "bytes_per_parameter": {"parameters gradients optimizer total": float},
 }
@@ -300,7 +302,7 @@ _PREDICT = {
     "links": [{"name": str, "alpha_s bytes_per_s": float}], "communication": [_COMMUNICATION],
     "targets": [{"name goal": str, "value": float | None, "met": bool | None}],
     "candidates": [{**_PLAN, **_PREDICTED_STEP}], "scaling": [_SCALED], "roofline": [_ROOFLINE],
-    "all_reduce": (_ALL_REDUCE, None), "expected": _EXPECTED,
+    "all_reduce": (_ALL_REDUCE, None), "expected": _EXPECTED, "remedies": _REMEDIES,
 }
 _WEAK_AND_STRONG = {
     f"{of}_serial_s {of}_overlapped_s {of}_samples_per_s {of}_efficiency": float | None for of in ("weak", "strong")
@@ -338,7 +340,7 @@ _ADVICE = {**_HEAD, "path": [_QUESTION], "checks": [_CHECK]}
 _ADVISE = {
     **_ADVICE, **_TRAINING, "usable_bytes gpus_per_node batch tokens tried": int, "attention": str | None,
     "links tied": [str], "simplest": str, "chosen": _CANDIDATE, "plan": (_CANDIDATE, None), "candidates": [_CANDIDATE],
-    "expected": _EXPECTED, "tied_within": float,
+    "expected": _EXPECTED, "remedies": _REMEDIES, "tied_within": float,
     "tree": {"strategy": str, "label": str | None, "fits": bool, "slower": float | None},
 }
 _PARTS = (

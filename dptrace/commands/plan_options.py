@@ -61,11 +61,12 @@ _SPELLED = {"comm_patterns": "comm-pattern", "cache": "no-cache", "message_bytes
 def refuse_timed() -> None:
     """Refuse options that only the time of a step depends on, and those that choose what of a recording is read.
 
+    Those of a description are refused with it.
+
     Raises:
         UsageError: one is on the command line.
     """
-    timed = {name for name, (option, _) in OPTIONS.items() if option.timed}
-    if extra := sorted(given_options() & {*timed, *_OF_RECORDINGS, "links", "message_bytes", "gamma", "tokens"}):
+    if extra := sorted(given_options() & {*_OF_RECORDINGS, "links", "message_bytes", "gamma", "tokens"}):
         raise UsageError(f"--{_spelled(extra[0])}: the memory of a training does not depend on it; leave it out.")
 
 
@@ -89,13 +90,8 @@ def refuse_description(but: Container[str] = ()) -> None:
 
 
 def description_of(options: dict[str, Any]) -> Description:
-    """Take the options of a description out of a verb's options.
-
-    Raises:
-        UsageError: an option has no meaning for what the others describe.
-    """
+    """Take the options of a description out of a verb's options."""
     given = given_options()
-    _refuse_unused(options, given)
     described = {name: options.pop(name) for name in OPTIONS if name in options}
     return Description(**described, given=frozenset(given & described.keys()))
 
@@ -104,7 +100,7 @@ def plan_of(options: dict[str, Any], links: Path | None) -> Description:
     """Take the described training out of a verb's options, with the measured links of a file where there is one.
 
     Raises:
-        UsageError: an option has no meaning for what the others describe, or is about a recording.
+        UsageError: an option is about a recording.
         DptraceError: the file holds no fitted line.
     """
     _refuse_reading_options()
@@ -117,19 +113,6 @@ def plan_of(options: dict[str, Any], links: Path | None) -> Description:
 def _refuse_reading_options() -> None:
     if extra := sorted(given_options() & _OF_RECORDINGS):
         raise UsageError(f"--{_spelled(extra[0])} is about a recording; name its folder, too.")
-
-
-def _refuse_unused(options: dict[str, Any], given: set[str]) -> None:
-    strategy, schedule, stages = options["strategy"], options["schedule"], options["virtual_stages"]
-    staged = options["pp"] > 1 if options["pp"] else strategy in (None, "pp", "3d") and options["gpus"] > 1
-    for name, value in (("schedule", schedule), ("virtual_stages", stages)):
-        if name in given and not staged:
-            alone = "one GPU" if options["gpus"] == 1 else f"--strategy {strategy}"
-            which = "--pp 1" if options["pp"] else alone
-            option = f"--{name.replace('_', '-')} {value}"
-            raise UsageError(f"{option}: {which} has no pipeline. Leave it out, or choose --strategy pp or 3d.")
-    if "virtual_stages" in given and schedule != "interleaved":
-        raise UsageError(f"--virtual-stages {stages}: is for --schedule interleaved; add it, or leave this out.")
 
 
 # Links of a plan from a file of ``dptrace links``.

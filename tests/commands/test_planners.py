@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.output import json_text
+from dptrace.errors import UsageError
 from dptrace.model.link_report import link_report
 from dptrace.model.planning.describe import OPTIONS
 from tests.support.links_samples import ALPHA_S, BETA_S, GAMMA_S, measured, with_algorithms
@@ -121,22 +122,98 @@ def test_a_file_is_written_once(tmp_path: Path) -> None:
 # Descriptions.
 
 
-def test_every_option_changes_a_figure() -> None:
-    """No option is ignored: each gives other bytes on a GPU, or another step, than without it."""
-    base = "--params 7e9 --gpus 16 --strategy 3d --tp 2 --pp 4"
-    changes = (
-        "--seq 4096|--vocab 100000|--heads 64|--mlp 8192|--family llama|--precision fp32|--optimizer sgd"
-        "|--no-master-weights|--gradient-bytes 4|--micro-batch 2|--recompute full|--attention flash|--no-dropout"
-        "|--gpus 32|--pp 2|--tp 4|--zero 3|--schedule gpipe|--schedule interleaved"
-        "|--schedule interleaved --virtual-stages 4|--kv-heads 8"
-    )
-    plain = figures(f"predict --memory {base}")["per_gpu_bytes"]
-    same = [one for one in changes.split("|") if figures(f"predict --memory {base} {one}")["per_gpu_bytes"] == plain]
-    step = figures(f"predict {base}")["step_s"]
-    timed = ("--link pcie4", "--mfu 0.3", "--batch 64", "--gpu a100", "--gpus-per-node 2")
+_DENSE = {"params": 7e9, "gpus": 16}
+_STAGED = {**_DENSE, "strategy": "3d", "tp": 2, "pp": 4}
+_SMALL: dict[str, Any] = {"layers": 8, "hidden": 1024, "heads": 8, "micro_batch": 1, "recompute": "full"}
+_MIXED = {**_SMALL, "experts": 8, "gpus": 16, "strategy": "ep"}
+_LATENT = {**_SMALL, "experts": 32, "top_k": 8, "kv_rank": 512, "gpus": 32, "strategy": "ep"}
+CHANGES: dict[str, tuple[dict[str, Any], object]] = {
+    "model": (_DENSE | {"params": None}, "llama3-8b"), "params": (_DENSE, 13e9), "layers": (_DENSE, 24),
+    "layers_of": (_DENSE | {"params": None}, "784,1024,512,10"), "hidden": (_DENSE, 2048), "heads": (_STAGED, 64),
+    "kv_heads": (_STAGED, 8), "mlp": (_STAGED, 8192), "vocab": (_STAGED, 100_000), "seq": (_STAGED, 4096),
+    "family": (_STAGED, "llama"), "experts": (_MIXED, 16), "top_k": (_MIXED, 1), "shared_experts": (_MIXED, 1),
+    "dense_layers": (_MIXED, 4), "dense_mlp": (_MIXED | {"dense_layers": 4}, 8192), "expert_nodes": (_LATENT, 1),
+    "head_width": (_STAGED, 64), "kv_rank": (_LATENT, 256), "query_rank": (_LATENT, 512), "rope_width": (_LATENT, 32),
+    "precision": (_STAGED, "fp32"), "optimizer": (_STAGED, "sgd"), "master_weights": (_STAGED, False),
+    "gradient_bytes": (_STAGED, 4), "batch": (_STAGED, 64), "micro_batch": (_STAGED, 1),
+    "recompute": (_STAGED, "full"), "recompute_every": (_STAGED | {"recompute": "full"}, 2),
+    "attention": (_STAGED, "flash"), "dropout": (_STAGED, False), "fused_loss": (_DENSE, True), "gpus": (_STAGED, 32),
+    "gpu": (_STAGED, "a100"), "gpu_memory": (_DENSE, 40e9), "gpus_per_node": (_STAGED, 2), "strategy": (_DENSE, "tp"),
+    "tp": (_STAGED, 4), "cp": (_DENSE, 2), "pp": (_STAGED, 2), "ep": (_MIXED, 2), "expert_tp": (_MIXED | {"tp": 2}, 1),
+    "zero": (_STAGED, 3), "shards": (_DENSE | {"strategy": "hsdp"}, 4), "schedule": (_STAGED, "interleaved"),
+    "virtual_stages": (_STAGED | {"schedule": "interleaved"}, 4), "cpu_offload": (_DENSE | {"strategy": "fsdp"}, True),
+    "link": (_STAGED, "pcie4"), "overlapped": (_STAGED, "tp"), "mfu": (_STAGED, 0.3),
+}  # fmt: skip
+"""Of each option: a description, and a value with which another answer follows."""
 
-    assert [] == same
-    assert [] == [one for one in timed if figures(f"predict {base} {one}")["step_s"] == step]
+
+def answers(described: dict[str, Any]) -> list[Any]:
+    """Return what is predicted for each plan, without what only repeats the description."""
+    content = dptrace.predict(**{name: value for name, value in described.items() if value is not None})
+    keys = ("layout", "per_gpu_bytes", "host_bytes", "step_s", "fits")
+    return [[row[key] for key in keys] for row in content["candidates"]]
+
+
+def test_every_option_changes_the_answer() -> None:
+    """No option is ignored: each gives other bytes on a GPU, or another step, than without it."""
+    known: dict[str, list[Any]] = {}
+    same = []
+    for name, (base, value) in CHANGES.items():
+        plain = {**base, **({"params": 8e9} if name in ("model", "layers_of") else {})}
+        if str(plain) not in known:
+            known[str(plain)] = answers(plain)
+        if answers({**base, name: value}) == known[str(plain)]:
+            same.append(name)
+
+    assert not same
+    assert CHANGES.keys() == OPTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("described", "option"),
+    [
+        ({**_DENSE, "schedule": "interleaved", "batch": 3, "gpus": 8}, "--schedule"),
+        ({**_DENSE, "strategy": "ddp", "schedule": "gpipe"}, "--schedule"),
+        ({"params": 1e9, "gpus": 1, "schedule": "1f1b"}, "--schedule"),
+        ({**_DENSE, "virtual_stages": 4}, "--virtual-stages"),
+        ({**_DENSE, "overlapped": "ep"}, "--overlapped"),
+        ({**_DENSE, "strategy": "fsdp", "overlapped": "tp"}, "--overlapped"),
+        ({**_MIXED, "strategy": "fsdp", "overlapped": "all"}, "--overlapped"),
+        ({**_LATENT, "kv_heads": 8}, "--kv-heads"),
+        ({**_LATENT, "expert_nodes": 100}, "--expert-nodes"),
+        ({**_MIXED, "expert_nodes": 1}, "--expert-nodes"),
+        ({**_MIXED, "expert_tp": 1}, "--expert-tp"),
+        ({**_MIXED, "dense_mlp": 4096}, "--dense-mlp"),
+        ({"params": 1e9, "gpus": 1, "zero": 1}, "--zero"),
+        ({"layers_of": "784,64,10", "fused_loss": True}, "--fused-loss"),
+        ({"layers_of": "784,64,10", "overlapped": "tp"}, "--overlapped"),
+        ({**_DENSE, "strategy": "tp", "cpu_offload": True}, "--cpu-offload"),
+        ({**_DENSE, "strategy": "zero1", "cpu_offload": True}, "--cpu-offload"),
+    ],
+)
+def test_an_option_that_nothing_uses_is_refused(described: dict[str, Any], option: str) -> None:
+    """By prediction and advice alike, and named; from Python as the keyword."""
+    for verb in (dptrace.predict, dptrace.advise):
+        with pytest.raises(UsageError, match=option[2:].replace("-", "[-_]")):
+            verb(**described)
+
+
+@pytest.mark.parametrize("option", [{"link": "pcie4"}, {"mfu": 0.5}, {"overlapped": "ep"}])
+def test_memory_refuses_what_only_time_depends_on(option: dict[str, Any]) -> None:
+    """Messages of tensor parallelism that are cut take less memory; those of experts do not."""
+    with pytest.raises(UsageError, match=next(iter(option))):
+        dptrace.memory(**(_MIXED if "overlapped" in option else _DENSE), **option)
+    held = [dptrace.memory(**_STAGED, overlapped=one)["per_gpu_bytes"] for one in ("none", "tp")]
+    assert held[1] < held[0]
+
+
+def test_experts_are_spread_over_gpus_that_there_are() -> None:
+    """--ep 2 on GPUs that all hold one copy has no plan; it listed some without any."""
+    content = dptrace.predict(**_SMALL, experts=8, gpus=16, ep=2)
+
+    for row in content["candidates"]:
+        degrees = row["degrees"]
+        assert degrees["dp"] * degrees["cp"] % degrees["ep"] == 0, row["layout"]
 
 
 def test_every_part_of_a_description_is_an_option() -> None:

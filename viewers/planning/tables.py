@@ -93,7 +93,8 @@ def _memory_tables(content: Row) -> Titled:
     rows = [(name, byte_size(parts[key]), share(parts[key] / total)) for key, name in HELD.items() if parts[key]]
     rows.append(("together", byte_size(total), ""))
     if content["host_bytes"]:
-        rows.append(("in the CPU's memory, for each GPU", byte_size(content["host_bytes"]), ""))
+        rows.append(("in the host's memory, for each GPU", byte_size(content["host_bytes"]), ""))
+        rows.append(("in the memory of each host", byte_size(content["node_host_bytes"]), ""))
     yield "Memory of a GPU", TextTable((f"on each GPU, {content['layout']}", "bytes", "share"), tuple(rows))
 
     def kept(kind: str) -> Callable[[Row], str]:
@@ -169,6 +170,10 @@ _ROOFLINE = columns(
     "link, a GPU sends=sent_bytes, FLOP/byte=ccr, ridge, regime, critical batch of a GPU=critical_batch, "
     "batch for 90 %=critical_batch, n*=crossover_bytes"
 ) | {"batch for 90 %": lambda row: f"{0.9 * row['critical_batch']:,.3g}"}
+_ROOFLINE_NOTE = (
+    "By the GPU's peak: one that reaches half of it hides twice as much. A batch is a micro-batch where parameters are "
+    "gathered for each."
+)
 _ALGORITHMS = columns("algorithm, steps, busiest rank sends=sent_bytes, time=seconds")
 
 
@@ -197,26 +202,22 @@ def _predict_facts(content: Row) -> Iterator[str]:
 
 
 def _unfit(content: Row, one: Row) -> str:
-    """Return that no plan fits, what the smallest of them takes, and what could help."""
+    """Return that no plan fits, what the smallest of them takes, and with which options one does."""
     usable, total, parts = content["usable_bytes"], one["per_gpu_bytes"], one["per_gpu"]
     state = sum(size for key, size in parts.items() if key not in ("activation_bytes", "recompute_bytes"))
-    helps = ["more or larger GPUs"]
-    if state > usable:
-        what = "parameters, gradients and optimizer"
-        helps += ["--cpu-offload"] if parts["optimizer_bytes"] else []
-    else:
-        state, what = total - state, "activations"
-        helps += ["--micro-batch 1"] if one["micro_batch"] > 1 else []
-        helps += ["--recompute full"] if one["recompute"] != "full" else ["shorter samples"]
-    if content["tried"] > 1:
-        none = f"Nothing fits, of {content['tried']:,} ways:"
-    else:
-        none = "It does not fit:"
-        helps += ["or another strategy: without --strategy, all are compared"]
+    large, what = (state, "parameters, gradients and optimizer") if state > usable else (total - state, "activations")
+    none = f"Nothing fits, of {content['tried']:,} ways:" if content["tried"] > 1 else "It does not fit:"
+    helps = [f"{row['option']} ({_remedy(row)})" for row in content["remedies"]]
+    helps.append(f"GPUs with {byte_size(total / usable * content['gpu_memory_bytes'])} of memory")
     return (
         f"{none} {one.get('label', one['layout'])} takes {byte_size(total)} on each GPU, {byte_size(total - usable)} "
-        f"more than can be used, {byte_size(state)} of it for {what}. What can help: {', '.join(helps)}."
+        f"more than can be used, {byte_size(large)} of it for {what}. What fits: {', or '.join(helps)}."
     )
+
+
+def _remedy(row: Row) -> str:
+    host = f", {byte_size(row['node_host_bytes'])} in each host's memory" if row["node_host_bytes"] else ""
+    return f"{row['label']}: {byte_size(row['per_gpu_bytes'])}{host}, {seconds(row['step_s'])} a step"
 
 
 def _expected(content: Row) -> Iterator[str]:
@@ -244,7 +245,7 @@ def _predict_tables(content: Row) -> Titled:
     note = _SCALING_NOTE + (_ABOVE if best > 1.005 else "")
     yield title, table_of(content["scaling"], _tokens(content, _SCALING), 0, note)
     if content["roofline"]:
-        yield "Communication roofline", table_of(content["roofline"], _ROOFLINE)
+        yield "Communication roofline", table_of(content["roofline"], _ROOFLINE, note=_ROOFLINE_NOTE)
     if found := content["all_reduce"]:
         note = (
             f"{byte_size(found['size_bytes'])} among {found['ranks']:,} GPUs. Adding the numbers (gamma) takes "

@@ -27,7 +27,7 @@ from dptrace.model.training.layout import Layout, micro_batches_needed
 from dptrace.model.training.memory import PRECISIONS, RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack
-from dptrace.model.training.step import optimizer_seconds, predict_step
+from dptrace.model.training.step import predict_step
 
 MIN_SHARE = 0.01
 """Smallest share of the step, or of a GPU's memory, that is worth a change."""
@@ -200,11 +200,14 @@ def _check(name: str, context: Context, answer: Found | str) -> Check:
     one = Found(status="skip", reason=answer) if isinstance(answer, str) else answer
     part = None if one.gain_s is None else one.gain_s / context.step_s
     what, do, computed = (_filled(text, one) for text in (texts.what, texts.do, texts.computed))
+    status = one.status or ("apply" if _worthwhile(context, part, one.gain_bytes) else "skip")
+    left = context.now.over_bytes - (one.gain_bytes or 0.0)
+    still = f": still {byte_size(left)} too much" if left > 0 else ": then it fits"
     return Check(
         name=name,
         what=what,
-        status=one.status or ("apply" if _worthwhile(context, part, one.gain_bytes) else "skip"),
-        reason=one.reason or _filled(texts.why, one),
+        status=status,
+        reason=(one.reason or _filled(texts.why, one)) + (still if status == "apply" and not context.now.fits else ""),
         gain_s=one.gain_s,
         gain_bytes=one.gain_bytes,
         gain_share=part,
@@ -233,12 +236,13 @@ def _filled(text: str, one: Found) -> str:
 def _worthwhile(context: Context, part: float | None, gain_bytes: float | None) -> bool:
     """Return whether an item applies: from 1 % of the step or of a GPU's memory on.
 
-    Memory counts where the plan does not fit, or where the time gets no longer.
+    Of a plan that does not fit, memory alone counts; else memory counts where the time gets no longer.
     """
-    if part is not None and part >= MIN_SHARE:
-        return True
     saves = gain_bytes is not None and gain_bytes >= MIN_SHARE * context.plan.gpu.memory_bytes
-    return saves and (not context.now.fits or (part or 0.0) > -MIN_SHARE)
+    if not context.now.fits:
+        return saves
+    part = part or 0.0
+    return part >= MIN_SHARE or (saves and part > -MIN_SHARE)
 
 
 def described_checks(description: Description, now: Candidate, found: Sequence[Candidate] = ()) -> list[Check]:
@@ -534,19 +538,18 @@ def _sequence_parallel(context: Context) -> Answer:
 
 @item("offload")
 def _offload(context: Context) -> Answer:
-    plan, state, over = context.plan, context.plan.memory.state, context.now.over_bytes
+    plan = context.plan
     if not plan.gpu.host:
         return f"the {plan.gpu.name} and its CPU have one memory"
     if plan.offload:
         return "the state is in the CPU's memory"
-    link, saved = interconnect_named(plan.gpu.host), state.optimizer
-    adam = optimizer_seconds(replace(plan, offload=True)) - context.now.step.optimizer_s
-    cost = (state.gradients + state.parameters) / link.bytes_per_s + adam
-    spare = USABLE * context.plan.gpu.memory_bytes - context.now.memory_bytes
-    reason = "" if over else f"the plan fits with {byte_size(spare)} to spare"
-    status = "skip" if not over or saved < over else ""
-    numbers = {"saved": saved, "cost": cost, "link": link.name, "adam": adam}
-    return Found(-cost, saved, status, numbers, reason)
+    if context.now.fits:
+        spare = USABLE * plan.gpu.memory_bytes - context.now.memory_bytes
+        return f"the plan fits with {byte_size(spare)} to spare"
+    if context.layout.zero < 3:
+        return f"{context.now.label} holds whole parameters: shard them first"
+    other, gpus = context.changed(offload=True), min(plan.gpu.gpus_per_host, context.layout.gpus)
+    return versus(context, other, host=gpus * other.plan.memory.host_bytes, link=interconnect_named(plan.gpu.host).name)
 
 
 # Pipelines and experts: micro-batches, schedules, balance.

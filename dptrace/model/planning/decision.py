@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from dptrace.core.units import byte_size, plural, share
+from dptrace.core.units import byte_size, duration, plural, share
 from dptrace.model.planning.describe import Description
 from dptrace.model.planning.search import Candidate, best_of, candidate, search
 from dptrace.model.training.communication import RooflineLevel, ccr, level, parse_link, sent_by_level
@@ -38,7 +38,8 @@ _DDP = "Data Parallel & DDP"
 _STATE = "The guide counts 18 bytes a parameter in its table of stages; weights, gradients and Adam's state are 16."
 _BOTH_WAYS = "600 GB/s count both directions: 300 GB/s each way."
 _FOUR_TIMES = "M ≥ 4·P leaves a bubble of up to 20 %; below 10 % needs 9·(P−1) micro-batches."
-_LINK = "Is the link within a node fast enough for tensor parallelism?"
+_LINK = "Does tensor parallelism pay over the link within a node?"
+_COVERS = "Does the computation of {} cover what it sends?"
 _FEW = "Are there at most 32 GPUs, up to which plain DDP usually scales?"
 
 RULES = {
@@ -102,7 +103,7 @@ def decide(description: Description, found: Sequence[Candidate]) -> Decision:
         question, strategy, follows = _large(description, params)
         path.append(question)
     if description.gpus > 1:
-        path += [_links(description), _ridge(found), _gpus(found)]
+        path += [_links(description, found), _ridge(found), _gpus(found)]
     return Decision((*path, *_pipeline(found[0])), strategy, follows)
 
 
@@ -236,27 +237,58 @@ def _data_parallel(layout: Layout) -> bool:
     return layout.tensor == layout.stages == 1
 
 
-def _links(description: Description) -> Question:
-    if description.measured_within is not None:
-        both = 2 * description.measured_within.bytes_per_s
-    else:
-        both = 2 * parse_link(description.links.partition(",")[0]).bytes_per_s
-    enough = both >= RULES["tensor_link"].value
-    answer = "yes: TP stays within a node" if enough else "no: avoid TP"
-    numbers = f"{both / 1e9:,.0f} GB/s in both directions"
-    return ask("tensor_link", answer, numbers, both, "bytes/s")
+def _links(description: Description, found: Sequence[Candidate]) -> Question:
+    """Ask whether tensor parallelism pays: the guide by the link's bandwidth, the model by the best plans."""
+    within = description.measured_within or parse_link(description.links.partition(",")[0])
+    both = 2 * within.bytes_per_s
+    split, whole = (next((one for one in found if (one.plan.layout.tensor > 1) is on), None) for on in (True, False))
+    best = found[0]
+    answer = f"yes: {best.label}" if best.plan.layout.tensor > 1 else f"no: {best.label} without it"
+    other = whole if best is split else split
+    rival = f"; {other.label} {_beside(other, best)}" if other else ""
+    asked = f"{both / 1e9:,.0f} GB/s in both directions, the guide asks for {RULES['tensor_link'].value / 1e9:,.0f}"
+    return ask("tensor_link", answer, f"{asked}{rival}", both, "bytes/s")
+
+
+def _beside(one: Candidate, best: Candidate) -> str:
+    """Return how a plan compares with the best one."""
+    if best.fits and not one.fits:
+        return "does not fit"
+    if not best.fits:
+        return f"needs {byte_size(one.memory_bytes - best.memory_bytes)} more"
+    return f"is {share(one.step.step_s / best.step.step_s - 1)} slower"
 
 
 def _ridge(found: Sequence[Candidate]) -> Question:
-    """Ask whether data-parallel communication can hide: CCR over the slowest link, against its ridge."""
+    """Ask whether data-parallel communication can hide: the time of computation over that of communication.
+
+    The roofline, computation for each byte over the slowest link, is of the GPU's peak; a GPU that reaches half of it
+    has twice the time to hide in.
+    """
     own = next((one for one in found if _data_parallel(one.plan.layout)), found[0])
-    levels = [one for _, one in step_levels(own.plan, own.step)]
-    worst = min(levels, key=lambda one: one.ratio, default=None)
-    ratio = worst.ratio if worst else float("inf")
-    numbers = f"{ratio:,.3g} times the ridge of {worst.link}: {worst.regime}" if worst else "nothing is sent"
-    answer = "yes" if ratio >= RULES["ridge"].value else "no: a larger batch, or fewer bytes"
-    asked = f"Does the computation of {own.label} cover what it sends?"
-    return ask("ridge", answer, numbers, ratio, question=asked)
+    step = own.step
+    worst = min((one for _, one in step_levels(own.plan, step)), key=lambda one: one.ratio, default=None)
+    if worst is None:
+        return ask("ridge", "yes", "nothing is sent", float("inf"), question=_COVERS.format(own.label))
+    ratio = step.compute_s / step.communication_s
+    numbers = (
+        f"{duration(1e9 * step.compute_s)} of computation, {duration(1e9 * step.communication_s)} of communication, of "
+        f"which {duration(1e9 * step.exposed_s)} is exposed; {worst.ratio:,.3g} times the ridge of {worst.link} at the "
+        "GPU's peak"
+    )
+    enough, hidden = (
+        ratio >= RULES["ridge"].value,
+        step.exposed_s <= (1 - RULES["overlap"].value) * step.communication_s,
+    )
+    larger = "micro-batch" if own.plan.layout.zero >= 2 and own.plan.micro_batches > 1 else "batch"
+    answer = (
+        "yes"
+        if enough
+        else "just: it hides, with little to spare"
+        if hidden
+        else f"no: a larger {larger}, or fewer bytes"
+    )
+    return ask("ridge", answer, numbers, ratio, question=_COVERS.format(own.label))
 
 
 def step_levels(plan: Plan, step: StepPrediction) -> Iterator[tuple[float, RooflineLevel]]:
@@ -266,7 +298,8 @@ def step_levels(plan: Plan, step: StepPrediction) -> Iterator[tuple[float, Roofl
     for number, link in enumerate((plan.network.within, plan.network.between)):
         sent = sum(pair[number] * one.calls for pair, one in zip(pairs, step.traffic, strict=True))
         if sent:
-            yield sent, level(link, step.peak_flops / gpus, ccr(step.model_flops / gpus, sent), plan.batch / gpus)
+            samples = plan.batch / gpus / (plan.gathers if plan.layout.zero == 3 else 1)
+            yield sent, level(link, step.peak_flops / gpus, ccr(step.model_flops / gpus, sent), samples)
 
 
 def _gpus(found: Sequence[Candidate]) -> Question:

@@ -55,6 +55,7 @@ _PARTS_OF = {"experts": ("top_k", *_OF_EXPERTS), "kv_rank": ("query_rank", "rope
 _OF_DECODERS = (
     *("model", "params", "layers", "hidden", "heads", "kv_heads", "mlp", "vocab", "seq", "family", "experts", "cp"),
     *("attention", "dropout", "head_width", "query_rank", "kv_rank", "rope_width", *_OF_EXPERTS),
+    *("fused_loss", "overlapped"),
 )
 """Parts of a description that a stack of layers does not have."""
 _ALIKE, _DIFFERENT = 0.01, 0.25
@@ -142,7 +143,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     virtual_stages: Annotated[int, Option("Of each GPU, interleaved.", COUNT)] = 2
     cpu_offload: Annotated[bool, Option("Shards and optimizer are in the CPU's memory (fsdp, hsdp, zero3).")] = False
     link: Annotated[str | None, Option(_LINK, metavar="A,B", timed=True)] = None
-    overlapped: Annotated[str, Option(_OVERLAP, tuple(OVERLAPPED), "NAME", timed=True)] = "none"
+    overlapped: Annotated[str, Option(_OVERLAP, tuple(OVERLAPPED), "NAME")] = "none"
     mfu: Annotated[float | None, Option(_SHARE, Number(above=0, most=1), "SHARE", timed=True)] = None
     measured_within: Link | None = None
     """A measured link within nodes, which is taken as it is."""
@@ -186,6 +187,35 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         if (self.query_rank or self.rope_width) and not self.kv_rank:
             raise UsageError("--query-rank and --rope-width are of latent attention; add --kv-rank.")
         self._check_experts()
+
+    def check_given(self) -> None:
+        """Refuse what :meth:`check` refuses, and options that nothing of what the others describe uses.
+
+        Raises:
+            UsageError: the message names the option.
+        """
+        self.check()
+        several, free, experts = self.gpus > 1, self.strategy is None, self.ep or self.experts
+        staged = several and (self.pp > 1 if self.pp else free or self.strategy in ("pp", "3d"))
+        split = several and (self.tp > 1 if self.tp else free or self.strategy in ("tp", "3d"))
+        spread = several and experts > 1 and bool(self.ep or free or self.strategy == "ep")
+        wide = experts * (self.tp or (1 if self.strategy == "ep" else self.node))
+        nodes = min(self.top_k, -(-min(wide, self.gpus) // self.node)) if spread else 1
+        alone = f"--strategy {self.strategy}" if several else "one GPU"
+        cut = {"tp": split, "ep": spread}
+        unused = {
+            "schedule": not staged and f"{'--pp 1' if self.pp else alone} has no pipeline; choose --strategy pp or 3d",
+            "virtual_stages": self.schedule != "interleaved" and "is for --schedule interleaved; add it",
+            "overlapped": not any(cut[kind] for kind in OVERLAPPED[self.overlapped]) and "no plan has such messages",
+            "kv_heads": self.kv_rank and "latent attention (--kv-rank) has keys of its own for each head",
+            "expert_nodes": (self.expert_nodes or 0) >= nodes and f"a token's experts are on {nodes} at most",
+            "expert_tp": not split and "no layer is split; add --tp",
+            "dense_mlp": not self.dense_layers and "no layer is dense; add --dense-layers",
+            "zero": not several and not self.cpu_offload and "one GPU has nothing to shard; add --gpus",
+        }
+        for name, why in unused.items():
+            if why and name in self.given and getattr(self, name) not in (None, "none"):
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: {why}, or leave this out.")
 
     def _check_ranges(self) -> None:
         for name, (option, default) in OPTIONS.items():

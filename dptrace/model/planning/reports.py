@@ -16,7 +16,7 @@ from dptrace.model.planning.checks import check_dict, described_checks
 from dptrace.model.planning.decision import Decision, decide, step_levels
 from dptrace.model.planning.describe import NOT_SHARDED, OPTIONS, Description
 from dptrace.model.planning.published import UNKNOWN_ERROR, expected_error
-from dptrace.model.planning.search import Candidate, rank, search, searched, shortlist
+from dptrace.model.planning.search import Candidate, rank, remedies, search, searched, shortlist
 from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
 from dptrace.model.training.communication import (
     BETWEEN,
@@ -113,6 +113,7 @@ def _plan_dict(plan: Plan) -> dict[str, Any]:
         **_fields(plan, "micro_batch micro_batches recompute recompute_every fits"),
         "per_gpu_bytes": memory.total,
         "per_gpu": _memory_parts(memory),
+        **_host_bytes(plan),
     }
 
 
@@ -149,12 +150,16 @@ def memory_report(description: Description) -> dict[str, Any]:
     Raises:
         UsageError: the description is incomplete, or its numbers do not divide.
     """
-    description.check()
+    description.check_given()
     layout = description.layout(description.strategy or _STRATEGY[description.zero or 0])
     plan = _memory_plan(description, layout, description.recompute or "none")
     plan.check()
     if description.cpu_offload and not plan.offload:
         raise UsageError(NOT_SHARDED)
+    timed = [name for name, (option, _) in OPTIONS.items() if option.timed and name in description.given]
+    if extra := [*timed, *(["overlapped ep"] if description.overlapped == "ep" else [])]:
+        name = extra[0].replace("_", "-")
+        raise UsageError(f"--{name}: the memory of a training does not depend on it; leave it out.")
     each, shape, memory = plan.state, plan.shape, plan.memory
     state = each.total * shape.parameters
     whole = msgspec.structs.replace(plan.activation_plan, tensor=1, sequence=False)
@@ -173,11 +178,14 @@ def memory_report(description: Description) -> dict[str, Any]:
         "usable_share": USABLE,
         **_plan_dict(plan),
         "micro_batches_in_flight": memory.micro_batches_in_flight,
-        "host_bytes": memory.host_bytes,
         "gpus_for_state": gpus_for_state(state, plan.gpu.memory_bytes),
         "ddp_wall_params": ddp_wall(plan.gpu.memory_bytes, each.total),
         "strategies": rows,
-        "assumptions": [*(line for line in description.assumptions() if not line.startswith("Batch")), *absent],
+        "assumptions": [
+            *(line for line in description.assumptions() if not line.startswith("Batch")),
+            *_offload_notes(plan)[1:],
+            *absent,
+        ],
     }
     rounded: dict[str, Any] = whole_bytes(content)
     return rounded
@@ -233,7 +241,7 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
     Raises:
         UsageError: the description is incomplete, or its numbers do not divide.
     """
-    description.check()
+    description.check_given()
     if tokens is not None:
         _TOKENS.check(tokens, "--tokens")
     compared = search(description)
@@ -252,6 +260,7 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
         "targets": [msgspec.to_builtins(target) for target in targets(step)],
         "candidates": [_predicted(one, tokens) for one in shortlist(compared, 3 if description.strategy else 1)],
         "tried": len(compared),
+        "remedies": _remedies(description, best),
         "scaling": _scaling_table(plan, step),
         "roofline": [{"sent_bytes": sent, **msgspec.to_builtins(one)} for sent, one in step_levels(plan, step)],
         "all_reduce": _all_reduces(plan),
@@ -277,6 +286,22 @@ def _predicted(one: Candidate, tokens: float | None) -> dict[str, Any]:
         **_rates(step),
         **({"training_days": tokens / step.tokens_per_s / _DAY_S} if tokens else {}),
     }
+
+
+def _remedies(description: Description, best: Candidate) -> list[dict[str, Any]]:
+    """Return which options make something fit, where nothing does."""
+    found = {} if best.fits else remedies(description)
+    return [
+        {"option": option, "label": one.label, "step_s": one.step.step_s, "per_gpu_bytes": one.memory_bytes,
+         **_host_bytes(one.plan)}
+        for option, one in found.items()
+    ]  # fmt: skip
+
+
+def _host_bytes(plan: Plan) -> dict[str, float]:
+    """Return what of the state is in a CPU's memory: of each GPU, and of all that share it."""
+    each = plan.memory.host_bytes
+    return {"host_bytes": each, "node_host_bytes": each * min(plan.gpu.gpus_per_host, plan.layout.gpus)}
 
 
 def _traffic_dict(one: Traffic) -> dict[str, Any]:
@@ -391,11 +416,16 @@ def _assumed_links(description: Description) -> list[str]:
 
 
 def _offload_notes(plan: Plan) -> list[str]:
-    """Return what Adam on the CPU is assumed to reach; empty for others."""
+    """Return what Adam on the CPU is assumed to reach, and the memory that it needs; empty for others."""
     if not plan.offload:
         return []
     rate = f"{HOST_BYTES_PER_S / 1e9:.0f} GB/s of a host's memory"
-    return [f"Adam on the CPU reads and writes {rate}, as on a DGX-2 (arXiv 2101.06840); newer hosts are faster."]
+    gpus, size = min(plan.gpu.gpus_per_host, plan.layout.gpus), _host_bytes(plan)["node_host_bytes"]
+    memory = f"Each host needs {byte_size(size)} of memory for the state of {plural(gpus, 'GPU')}"
+    return [
+        f"Adam on the CPU reads and writes {rate}, as on a DGX-2 (arXiv 2101.06840); newer hosts are faster.",
+        f"{memory}, beside what else runs there; whether it has it is not known.",
+    ]
 
 
 def _computes(step: StepPrediction, gpus: int, source: str) -> str:
@@ -431,7 +461,7 @@ def advice_report(description: Description) -> dict[str, Any]:
     Raises:
         UsageError: the description is incomplete, or its numbers do not divide.
     """
-    description.check()
+    description.check_given()
     free = description
     if description.strategy:
         free = msgspec.structs.replace(description, **dict.fromkeys(_OF_THE_PLAN))
@@ -462,11 +492,13 @@ def advice_report(description: Description) -> dict[str, Any]:
         **_equal(shown, best, error),
         "candidates": [_advised(one, best, free) for one in shown],
         "tried": len(found),
+        "remedies": _remedies(free, best),
         "checks": [check_dict(one) for one in checks],
         "assumptions": [
             *description.assumptions(),
             _computes(best.step, plan.layout.gpus, "in the best plan"),
             *_sharded_notes(plan),
+            *_offload_notes(plan),
             searched(free, len(found)),
             *_assumed_links(description),
             "Differences that are smaller than the error of predictions do not rank plans.",

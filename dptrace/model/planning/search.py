@@ -11,12 +11,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
-from dptrace.model.planning.describe import Description
+from dptrace.model.planning.describe import NOT_SHARDED, Description
 from dptrace.model.training.layout import SHARDED, Layout, can_be_cut
 from dptrace.model.training.memory import PRECISIONS, RECOMPUTE, USABLE
 from dptrace.model.training.plan import Plan
@@ -118,7 +119,58 @@ def search(description: Description) -> list[Candidate]:
             refused.append(error)
     if not found:
         raise refused[0] if len(set(map(str, refused))) == 1 else UsageError(_indivisible(description, refused))
+    if description.schedule and not any(one.plan.layout.stages > 1 for one in found):
+        gpus, many = plural(description.gpus, "GPU"), plural(description.samples, "sample")
+        raise UsageError(
+            f"--schedule {description.schedule}: no pipeline on {gpus} can run it with {many} in a step. Change "
+            "--batch, or leave it out."
+        )
     return sorted(found, key=rank)
+
+
+_SMALLER = {"cpu_offload": True, "micro_batch": 1, "recompute": "full", "attention": "flash", "strategy": None}
+"""Parts of a description with which a plan may take less memory."""
+
+
+def remedies(description: Description) -> dict[str, Candidate]:
+    """Return what can be added to a command of which nothing fits, each with the best plan that fits then.
+
+    Each option is tried by itself, else all that the command takes together; ``without --strategy`` is one, too.
+    """
+    changes = [{name: value} for name, value in _SMALLER.items() if getattr(description, name) not in (None, value)]
+    best = [(one, _changed(description, one)) for one in changes]
+    together = {name: value for one, found in best if found for name, value in one.items()}
+    if not any(found and found.fits for _, found in best):
+        best = [(together, _changed(description, together))]
+    for power in range(1, 6):
+        one: dict[str, Any] = {"gpus": description.gpus << power}
+        if (found := _changed(description, one)) and found.fits:
+            best.append((one, found))
+            break
+    return {_as_option(one): found for one, found in best if found and found.fits}
+
+
+def _changed(description: Description, fields: dict[str, Any]) -> Candidate | None:
+    """Return the best plan of a description with other parts; None where it is refused."""
+    changed = msgspec.structs.replace(description, given=description.given | frozenset(fields), **fields)
+    try:
+        changed.check_given()
+        return search(changed)[0]
+    except UsageError:
+        return None
+
+
+def _as_option(fields: dict[str, Any]) -> str:
+    """Write parts of a description as options.
+
+    >>> _as_option({"cpu_offload": True, "micro_batch": 1, "strategy": None})
+    '--cpu-offload --micro-batch 1 without --strategy'
+    """
+    words = []
+    for name, value in fields.items():
+        flag = f"--{name.replace('_', '-')}"
+        words += [f"without {flag}" if value is None else flag if value is True else f"{flag} {value}"]
+    return " ".join(words)
 
 
 def searched(description: Description, tried: int) -> str:
@@ -177,6 +229,8 @@ def plans(description: Description, layout: Layout) -> list[Plan]:
     each, rest = divmod(description.samples, layout.data)
     if rest:
         raise UsageError(f"--batch {description.samples}: must be divisible by the {layout.data} data-parallel GPUs.")
+    if description.cpu_offload and layout.zero < 3:
+        raise UsageError(NOT_SHARDED)
     given = description.micro_batch
     sizes = [given] if given else micro_batch_sizes(description.shape(), each)
     first = description.plan(layout, description.samples, sizes[0], description.recompute or RECOMPUTE[0])
@@ -299,8 +353,8 @@ def _shared(
     spread = [description.ep] if description.ep else _divisors(math.gcd(description.experts, whole))
     shardings = [(3, 1)] if description.cpu_offload and replicas == 1 else _shardings(replicas, stages, local, schedule)
     for zero, shards in shardings:
-        whole = zero < 3 and (description.shards or description.cpu_offload)
-        if whole or description.zero not in (None, zero) or description.shards not in (None, shards):
+        in_whole = zero < 3 and (description.shards or description.cpu_offload)
+        if in_whole or description.zero not in (None, zero) or description.shards not in (None, shards):
             continue
         for expert in spread:
             if whole % expert or description.experts % expert or (expert > 1 and shards not in (1, replicas)):

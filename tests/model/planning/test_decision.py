@@ -33,7 +33,7 @@ def test_the_tree_ends_where_the_guide_says(described: dict[str, Any], strategy:
 
 
 def test_each_question_has_its_number_and_its_source() -> None:
-    """7 billion on 40 GB: DDP and ZeRO-1 do not fit, ZeRO-2 does; NVLink 3 is just fast enough for TP."""
+    """7 billion on 40 GB: DDP and ZeRO-1 do not fit, ZeRO-2 does; NVLink 3 is just as fast as the guide asks for."""
     path = {one.name: one for one in decided(params=7e9, gpu="a100-40", link="nvlink3").path}
 
     assert pytest.approx(112e9, rel=0.05) == path["replicate"].value
@@ -41,8 +41,31 @@ def test_each_question_has_its_number_and_its_source() -> None:
     assert path["replicate"].answer.startswith("no")
     assert path["zero_stage"].answer.startswith("ZeRO-2")
     assert (600e9, 600e9) == (path["tensor_link"].value, path["tensor_link"].limit)
-    assert path["tensor_link"].answer.startswith("yes")
     assert all(one.source for one in path.values())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("link", ["pcie4", "nvlink2", "nvlink-400", "nvlink4"])
+def test_tensor_parallelism_is_advised_where_the_best_plan_has_it(link: str) -> None:
+    """Whatever the guide says of links below 600 GB/s; the number that it asks for is beside it."""
+    description = Description(params=34e9, gpus=16, batch=64, seq=4096, link=f"{link},ib-hdr")
+    found = search(description)
+    asked = next(one for one in decide(description, found).path if one.name == "tensor_link")
+
+    assert asked.answer.startswith("yes") == (found[0].plan.layout.tensor > 1)
+    assert "asks for 600" in asked.numbers
+
+
+def test_what_covers_communication_is_computation_as_predicted() -> None:
+    """A step that hides all but 2 % computes; where it does not, what grows is the batch that is gathered for."""
+    hidden = decided(params=7e9, gpus=64, strategy="fsdp", seq=4096, batch=64, link="nvlink4,ib-hdr")
+    exposed = decided(params=7e9, gpus=64, strategy="fsdp", micro_batch=1, link="nvlink4,eth-25")
+    once = decided(params=1e9, gpus=64, strategy="ddp", micro_batch=1, batch=64, link="nvlink4,eth-25")
+    asked = [next(one for one in path.path if one.name == "ridge").answer for path in (hidden, exposed, once)]
+
+    assert not asked[0].startswith("no")
+    assert "larger micro-batch" in asked[1]
+    assert "larger batch" in asked[2]
 
 
 def test_the_rule_of_four_micro_batches_is_corrected() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
+import shlex
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
 
 import dptrace
+from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError
 from dptrace.model.planning.describe import Description
-from dptrace.model.planning.search import Candidate, search
+from dptrace.model.planning.search import Candidate, remedies, search
 
 MODELS = (350e6, 1.3e9, 7e9, 13e9, 70e9, 175e9, 405e9, 1e12)
 
@@ -79,6 +84,95 @@ def test_every_listed_plan_can_run() -> None:
 
     assert not found
     assert listed > 5000
+
+
+def too_large(seed: int) -> Description:
+    """Return a random description of which often nothing fits."""
+    pick = random.Random(seed)
+    options: dict[str, Any] = {
+        "strategy": pick.choice((None, "ddp", "zero1", "fsdp", "hsdp", "tp", "pp", "3d")),
+        "gpu": pick.choice(("h100", "a100-40", "rtx4090", "mi300a", "gb200")),
+        "micro_batch": pick.choice((None, None, 8)),
+        "recompute": pick.choice((None, "none", "selective")),
+        "zero": pick.choice((None, None, None, 3)),
+        "seq": pick.choice((2048, 8192)),
+        "cpu_offload": pick.random() < 0.1,
+    }
+    return Description(
+        params=pick.choice((7e9, 30e9, 70e9, 400e9)), gpus=pick.choice((1, 2, 8, 16)), batch=128, **options
+    )
+
+
+@pytest.mark.heavy
+def test_what_is_said_to_fit_is_accepted_and_fits() -> None:
+    """Each option that is named where nothing fits, added to the same command: it is accepted, and its plan fits."""
+    tried, kinds, wrong = 0, set(), []
+    for seed in itertools.count():
+        asked = too_large(seed)
+        with suppress(UsageError):
+            if search(asked)[0].fits:
+                continue
+            tried += 1
+            for option, best in remedies(asked).items():
+                added = shlex.split(option)
+                without = "without" in added
+                changed = replace(asked, strategy=None) if without else asked
+                for name, value in options_of(added):
+                    changed = replace(changed, **{name: value})
+                kinds |= {word for word in added if word.startswith("--")}
+                found = search(changed)[0]
+                if not found.fits or found.plan != best.plan or found.plan.offload != changed.cpu_offload:
+                    wrong.append(f"{seed}: {option}")
+        if tried == 30:
+            break
+
+    assert not wrong
+    assert {"--cpu-offload", "--strategy", "--gpus", "--recompute", "--attention"} <= kinds
+
+
+def options_of(words: list[str]) -> list[tuple[str, Any]]:
+    """Read options as parts of a description."""
+    found = []
+    for word, value in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("--") and word != "--strategy":
+            text: Any = int(value) if value.isdigit() else value
+            found.append((word[2:].replace("-", "_"), value.startswith(("--", "without")) or text))
+    return found
+
+
+def test_the_command_line_takes_what_is_said_to_fit() -> None:
+    """Of a plan that holds too much: each option is appended to the same words."""
+    line = "predict --params 30e9 --gpus 8 --batch 64 --micro-batch 8 --recompute none --strategy "
+    for strategy in ("ddp", "fsdp"):
+        for row in answered(line + strategy)["remedies"]:
+            words, _, left_out = row["option"].partition("without --strategy")
+            more = (
+                line.removesuffix("--strategy ") if row["option"] != words else line + strategy
+            ) + f" {words} {left_out}"
+            content = answered(more)
+            assert content["fits"]
+            assert content["per_gpu_bytes"] == row["per_gpu_bytes"] <= content["usable_bytes"]
+
+
+def answered(line: str) -> dict[str, Any]:
+    """Return what a command line answers as JSON."""
+    done = CliRunner().invoke(cli, [*shlex.split(line), "--json", "-q"])
+    assert done.exit_code == 0, done.output
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
+
+
+def test_a_change_that_does_not_make_it_fit_says_so() -> None:
+    """Of a plan that does not fit, each gain of the checklist frees memory, and says what is still too much."""
+    content = dptrace.advise(params=30e9, gpus=8, strategy="ddp")
+    over = content["plan"]["over_bytes"]
+    applied = [one for one in content["checks"] if one["applies"]]
+
+    assert over > 0
+    assert applied
+    for one in applied:
+        assert one["gain_bytes"] > 0
+        assert one["reason"].endswith("then it fits") == (one["gain_bytes"] >= over)
 
 
 def test_405_billion_on_16384_gpus() -> None:
