@@ -27,6 +27,8 @@ _MAX_SETS = 512
 """Most sets of ranks compared with each other; the work grows with the third power."""
 _BELIEVED = 100
 """One message in this many, the tightest, is ignored: a wrong bound is worse than a loose one."""
+_ENDS_NS = 20_000
+"""How long before the end of its kernel a GPU has sent the last of a message, at most."""
 
 
 def connect_by_messages(
@@ -38,9 +40,9 @@ def connect_by_messages(
 ) -> set[int]:
     """Compare, in place, the clocks of devices that only messages connect; return these devices.
 
-    A receive ends after its send began. This bounds the offset of the two clocks from one side; messages in the other
-    direction, or around a ring, bound it from the other side; with gloo, a send ends after its receive began. The
-    offset is the midpoint.
+    A receive ends after its message was sent. This bounds the offset of the two clocks from one side; messages in the
+    other direction, or around a ring, bound it from the other side; with gloo, a send ends after its receive began. The
+    offset is the midpoint. Sets of devices between which nothing connects, as replicas of a pipeline, stay apart.
 
     Args:
         misfits: devices whose collectives do not match the others'; their messages are ignored.
@@ -49,19 +51,22 @@ def connect_by_messages(
     if not 1 < len(heads) <= _MAX_SETS:
         return set()
     bounds = _closed(_bounds(matches, devices, offsets, reference, heads))
-    connected = set()
+    connected, firsts = set(), [0]
     for place, head in enumerate(heads[1:], 1):
-        least, most = -bounds[place, 0], bounds[0, place]
-        if not (np.isfinite(least) and np.isfinite(most) and least <= most):
+        least, most = -bounds[place, firsts], bounds[firsts, place]
+        bounded = np.flatnonzero(np.isfinite(least) & np.isfinite(most) & (least <= most))
+        if not len(bounded):
+            firsts.append(place)
             continue
-        middle, half_range = (least + most) / 2, (most - least) / 2
+        to = bounded[0]
+        middle, half_range = float(least[to] + most[to]) / 2, float(most[to] - least[to]) / 2
         for device, other in enumerate(reference):
             if other == head:
                 offset = offsets[device]
                 offsets[device] = replace(
                     offset, ahead_ns=offset.ahead_ns + middle, uncertainty_ns=offset.uncertainty_ns + half_range
                 )
-                reference[device] = heads[0]
+                reference[device] = heads[firsts[to]]
                 connected.add(device)
     return connected
 
@@ -105,16 +110,18 @@ def _bounds(
 
 
 def _sends(device: DeviceFigures) -> tuple[NDArray[np.bool_], Int64]:
-    """Return whether each of a device's communication intervals is a send, and when it has surely not begun yet.
+    """Return whether each of a device's communication intervals is a send, and when its message was not whole yet.
 
-    Gloo sends a message before its interval begins: in the call that launches it.
+    Gloo sends a message before its interval begins: in the call that launches it. A GPU's kernel sends until it ends.
     """
     timeline = device.timeline
     collective_ids = timeline.collective[timeline.collective >= 0].tolist()
     comm = timeline.kind == Kind.COMMUNICATION
-    start, launch = timeline.start_ns[comm], timeline.launch_ns[comm]
-    began = np.where(launch == UNKNOWN, start, np.minimum(start, launch)) if timeline.on_cpu else start
-    return np.array([timeline.collectives[i].kind == "send" for i in collective_ids], np.bool_), began
+    start, end, launch = timeline.start_ns[comm], timeline.end_ns[comm], timeline.launch_ns[comm]
+    before = np.maximum(start, end - _ENDS_NS)
+    if timeline.on_cpu:
+        before = np.where(launch == UNKNOWN, start, np.minimum(start, launch))
+    return np.array([timeline.collectives[i].kind == "send" for i in collective_ids], np.bool_), before
 
 
 def _closed(bounds: NDArray[np.float64]) -> NDArray[np.float64]:

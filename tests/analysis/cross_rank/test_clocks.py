@@ -307,6 +307,33 @@ def test_messages_there_and_back_bound_a_clock(ways: tuple[tuple[int, int], ...]
     assert bool(ahead) == any("from messages between them" in note for note in clocks.notes)
 
 
+@pytest.mark.parametrize("ahead", [0, 5 * MS, -7 * MS])
+def test_a_send_that_waits_bounds_a_clock_by_its_end(ahead: int) -> None:
+    """Each side's kernels run for 4 ms until the other is there: their ends are together, their starts are not."""
+    there, back = Collective("send", 1, "float", peer=1), Collective("recv", 1, "float", peer=0)
+    calls: list[list[Call]] = [[], []]
+    for number in range(10):
+        source, target = (number % 2, 1 - number % 2)
+        end = (number + 1) * 5 * MS
+        calls[source].append((0, end - 4 * MS, end, replace(there, peer=target)))
+        calls[target].append((0, end - 4 * MS + MS, end + 2_000, replace(back, peer=source)))
+    devices = [rank(0, calls[0]), shifted(rank(1, calls[1]), ahead)]
+    clocks = estimate(match(devices, 2), devices)
+
+    assert [0, 0] == clocks.reference.tolist()
+    assert abs(int(clocks.offset_ns[1]) - ahead) <= clocks.uncertainty_ns[1] <= 25_000
+
+
+def test_pipelines_that_nothing_connects_have_clocks_of_their_own() -> None:
+    """Ranks 0 and 1 are one, 2 and 3 the other: the offset within each is known, between them it is not."""
+    devices = ring((0, 1), (1, 0), (2, 3), (3, 2), ranks=4, ahead=5 * MS)
+    clocks = estimate(match(devices, 4), devices)
+
+    assert [0, 0, 2, 2] == clocks.reference.tolist()
+    assert abs(int(clocks.offset_ns[3]) - 5 * MS) <= clocks.uncertainty_ns[3]
+    assert any("No collective connects rank 2 with rank 0" in note for note in clocks.notes)
+
+
 def test_messages_one_way_leave_a_clock_open() -> None:
     """Messages in one direction bound the offset from one side only."""
     devices = ring((0, 1), ahead=5 * MS)
