@@ -83,6 +83,8 @@ def test_an_option_without_effect_is_refused(verb: str, line: str) -> None:
         ("predict --params 7e9 --batch 100 --gpus 64 --strategy ddp", "100"),
         ("predict --params 7e9 --precision fp8 --gpu a100", "fp8"),
         ("predict --params 7e9 --link 5us:0GB/s", "5us:0GB/s"),
+        ("predict --params 7e9 --link -5us:10GB/s", "latency in µs"),
+        ("predict --params 7e9 --link 5us:-10GB/s", "bandwidth in GB/s"),
         ("predict --params 7e9 --ep 2", "--experts"),
         ("predict --params 7e9 --strategy ep", "--experts"),
         ("predict --params 7e9 --experts 4 --top-k 5", "--top-k 5"),
@@ -311,6 +313,24 @@ def test_pages_and_charts(line: str, page: str, chart: str, tmp_path: Path) -> N
         path = tmp_path / f"plan{suffix}"
         run(f"{line} -q -o", str(path))
         assert fact in path.read_text()
+
+
+def test_what_is_assumed_of_samples_is_said() -> None:
+    """A named model has layers, not samples: 2,048 tokens are assumed unless they are given."""
+    assumed, given = (dptrace.predict(model="llama3-8b", strategy="fsdp", **one) for one in ({}, {"seq": 2048}))
+
+    assert any("2,048 tokens" in line for line in assumed["assumptions"])
+    assert not any("2,048 tokens" in line for line in given["assumptions"])
+
+
+def test_nccl_gains_nothing_over_pcie() -> None:
+    """Cards without NVLink exchange through the hosts' memory in any case."""
+    found = {}
+    for gpu in ("rtx4090", "h100"):
+        checks = dptrace.advise(params=3e9, gpu=gpu, strategy="fsdp")["checks"]
+        found[gpu] = next(one for one in checks if one["name"] == "nccl")
+
+    assert [found[gpu]["status"] for gpu in ("rtx4090", "h100")] == ["skip", "keep"]
 
 
 # Measured links, and one message.

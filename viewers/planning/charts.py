@@ -36,7 +36,7 @@ _ROW, _BAR = 30.0, 18.0
 """Heights of a row and of the bar in it, in pixels."""
 _LIMIT = "#57606A"
 _WIDEST = 2.0
-"""GPU memories that the axis shows at most: a plan that needs twenty would make the others invisible."""
+"""GPU memories, or steps of the slowest plan that fits, on an axis: one of twenty would make the others invisible."""
 _WEAK, _STRONG, _AMDAHL = "#0072B2", "#D55E00", "#57606A"
 
 
@@ -46,17 +46,19 @@ _WEAK, _STRONG, _AMDAHL = "#0072B2", "#D55E00", "#57606A"
 def steps_chart(content: Mapping[str, Any]) -> Drawing:
     """Draw the parts of a step of each plan of a prediction or of advice, fastest that fits first."""
     rows = content["candidates"]
+    steps = [_nanoseconds(row, "step_s") for row in rows]
+    fitting = [step for step, row in zip(steps, rows, strict=True) if row["fits"]]
+    most = min(max(steps), _WIDEST * max(fitting, default=max(steps)))
     marks: list[Box | Label] = []
-    for number, row in enumerate(rows):
+    for number, (row, step) in enumerate(zip(rows, steps, strict=True)):
         middle = _ROW * (number + 0.5)
         parts = [(name, _nanoseconds(row, key), color) for key, name, color in _STEP]
-        marks += _boxes(row["layout"], parts, middle, float("inf"), duration)
-        step = _nanoseconds(row, "step_s")
+        marks += _boxes(row["layout"], parts, middle, most, duration)
         text = f"{duration(step)}, MFU {share(row['mfu'])}, {byte_size(row['per_gpu_bytes'])}"
-        marks.append(Label(step, middle, text if row["fits"] else f"{text}: does not fit"))
-    axis = time_axis(max(_nanoseconds(row, "step_s") for row in rows) * 1.02, "time of a step")
+        marks.append(Label(min(step, most), middle, text if row["fits"] else f"{text}: does not fit"))
+    axis = time_axis(most * 1.02, "time of a step")
     legend = tuple(Entry(color, name) for _, name, color in _STEP)
-    about = "Plans that do not fit are below those that do."
+    about = "Plans that do not fit are below those that do; their bars are cut where they would be much longer."
     height = _ROW * len(rows)
     return Drawing("Step of each plan", about, axis, _rows(rows), height, tuple(marks), legend, right=330)
 

@@ -637,7 +637,9 @@ def _backend(context: Context) -> Answer:
     if context.layout.gpus == 1:
         return "one GPU sends nothing"
     network, host = context.plan.network, interconnect_named(_PCIE)
-    slow = min((network.within, Link(host.name, host.alpha_s, host.bytes_per_s)), key=lambda link: link.bytes_per_s)
+    slow = Link(host.name, host.alpha_s, host.bytes_per_s)
+    if network.within.bytes_per_s <= slow.bytes_per_s:
+        return f"over {network.within.name}, NCCL is as fast as the way through the hosts' memory"
     step_s = context.changed(network=Network(slow, network.between, network.gpus_per_node)).step.step_s
     return found(max(0.0, step_s - context.step_s), status="keep", link=host.name, step=step_s)
 

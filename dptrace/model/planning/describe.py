@@ -417,6 +417,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             )
         if note := MODELS.get(self.model or "", {}).get("note"):
             said.append(f"{self.model}: {note}")
+        if "seq" not in self.given and not isinstance(shape, LayerStack):
+            said.append(f"Samples assumed: of {plural(self.seq, 'token')}. Give --seq.")
         if self.batch is None:
             said.append(f"Batch assumed: {plural(self.samples_each, 'sample')} for each GPU, {self.samples} together.")
         return said

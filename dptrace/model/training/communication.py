@@ -33,7 +33,7 @@ WITHIN, BETWEEN = 0.8, 0.7
 """Shares of the nominal bandwidth that collectives reach, within a node and between nodes. They were chosen, with the
 constants of dptrace.model.training.step, on vTrain's measurements; NCCL's own are 0.75 to 0.9."""
 
-_CUSTOM = re.compile(r"(\d+(?:\.\d+)?)us:(\d+(?:\.\d+)?)(?:GB/s)?", re.IGNORECASE)
+_CUSTOM = re.compile(r"(-?\d+(?:\.\d+)?)us:(-?\d+(?:\.\d+)?)(?:GB/s)?", re.IGNORECASE)
 
 
 class Link(msgspec.Struct, frozen=True):

@@ -337,6 +337,8 @@ _KNOWN = (
     (0.124, 12, 768, 12),
     (0.355, 24, 1024, 16),
     (0.774, 36, 1280, 20),
+    (0.91, 16, 2048, 8),
+    (1.31, 24, 2048, 32),
     (1.56, 48, 1600, 25),
     (2.7, 32, 2560, 32),
     (6.7, 32, 4096, 32),
@@ -348,8 +350,8 @@ _KNOWN = (
     (529.6, 105, 20480, 128),
     (1008.0, 128, 25600, 160),
 )
-"""GPT-2 and GPT-3 (arXiv 2005.14165, table 2.1), LLaMA (arXiv 2302.13971, table 2), Megatron-LM (arXiv 2104.04473,
-table 1)."""
+"""GPT-2 and GPT-3 (arXiv 2005.14165, table 2.1), Pythia-1B (arXiv 2304.01373, table 1, its embedding once), OPT-1.3B
+(arXiv 2205.01068, table 1), LLaMA (arXiv 2302.13971, table 2), Megatron-LM (arXiv 2104.04473, table 1)."""
 
 
 _ALIKE = 0.15
@@ -399,14 +401,17 @@ def decoder_shape(
 def assumed_shape(parameters: float) -> tuple[int, int, int]:
     """Return layers, hidden and heads of the published model that is nearest in size.
 
-    Where it is more than 15 % smaller or larger, it gets more or fewer layers.
+    Where it is more than 15 % smaller or larger, the next larger one gets fewer layers; the largest gets more.
 
-    >>> assumed_shape(7e9), assumed_shape(48e9)
-    ((32, 4096, 32), (59, 8192, 64))
+    >>> assumed_shape(7e9), assumed_shape(48e9), assumed_shape(2e9)
+    ((32, 4096, 32), (59, 8192, 64), (24, 2560, 32))
     """
-    billions, layers, hidden, heads = min(_KNOWN, key=lambda known: abs(math.log(parameters / (known[0] * 1e9))))
-    ratio = parameters / (billions * 1e9)
-    return (layers if abs(ratio - 1) <= _ALIKE else max(1, round(layers * ratio))), hidden, heads
+    size = parameters / 1e9
+    billions, layers, hidden, heads = min(_KNOWN, key=lambda known: abs(math.log(size / known[0])))
+    if abs(size / billions - 1) > _ALIKE:
+        billions, layers, hidden, heads = next((known for known in _KNOWN if known[0] >= size), _KNOWN[-1])
+        layers = max(1, round(layers * size / billions))
+    return layers, hidden, heads
 
 
 # Floating-point operations of a step, by the formulas of Megatron-LM (arXiv 2104.04473, equation 3 and appendix).

@@ -83,3 +83,12 @@ def test_what_contradicts_itself_is_refused(given: dict[str, Any], fact: str) ->
     """Heads divide the width, keys' heads the heads, and a layer may have more parameters than the model."""
     with pytest.raises(UsageError, match=fact):
         Description(params=7e9, **given).check()
+
+
+@pytest.mark.parametrize("params", [200e6, 500e6, 1e9, 2e9, 4e9, 20e9, 100e9, 250e9, 405e9])
+def test_a_size_between_published_models_is_not_deeper_than_these(params: float) -> None:
+    """The next larger model gets fewer layers: a billion has 16 layers of 2,048, not 47 of 1,280."""
+    shape = Description(params=params).shape()
+
+    assert shape.hidden >= 16 * shape.layers
+    assert pytest.approx(params, rel=0.16) == shape.shape_parameters

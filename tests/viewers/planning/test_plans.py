@@ -91,6 +91,16 @@ def test_a_bar_is_a_gpus_memory_up_to_the_end_of_the_axis(advice: dict[str, Any]
         assert pytest.approx(min(row["per_gpu_bytes"], bar[-1][1]), rel=1e-6) == bar[-1][1]
 
 
+def test_a_plan_that_does_not_fit_leaves_room_for_the_others(prediction: dict[str, Any]) -> None:
+    """Its bar is cut at twice the slowest step that fits."""
+    rows = [*prediction["candidates"], {**prediction["candidates"][-1], "fits": False, "compute_s": 1e6, "step_s": 1e6}]
+    slowest = max(row["step_s"] for row in rows if row["fits"])
+    drawing = steps_chart({**prediction, "candidates": rows})
+
+    assert max(bar[-1][1] for bar in bars(drawing)) == pytest.approx(2e9 * slowest)
+    assert drawing.x.high <= 2.1e9 * slowest
+
+
 def test_lines_go_through_the_table(prediction: dict[str, Any]) -> None:
     """Each line of the scaling chart has a dot for each row that has a figure."""
     chart = scaling_chart(prediction)
