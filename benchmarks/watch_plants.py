@@ -27,16 +27,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from dptrace.watch.follow import Follower
+from dptrace.watch.records import STAGES
 from dptrace.watch.session import Settings, Watch
 
 _MODES = ("ddp", "accumulation", "naive", "async", "fsdp", "pipeline", "mesh")
-_STAGES = ("data", "forward", "backward", "optimizer", "other")
 _MICRO = 4
 _LEAST_MS = {"steady": 2, "tenth": 20, "window": 8, "moving": 8, "two": 5}
 """The shortest plant of each kind; the longest is 60 ms."""
 
 
-def _take(ms: float, computes: bool) -> None:
+def take(ms: float, computes: bool) -> None:
     """Sleep, or compute for so much CPU time."""
     if not computes:
         time.sleep(ms / 1e3)
@@ -46,7 +46,7 @@ def _take(ms: float, computes: bool) -> None:
         work = work @ work * 1e-3
 
 
-class _Plant:
+class Plant:
     """What is slow now, on this rank; *spent* is what that has really taken, in ms, by stage and step."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Plant:
         if not self.ms.get(stage):
             return
         began = time.perf_counter()
-        _take(self.ms[stage], self.computes)
+        take(self.ms[stage], self.computes)
         steps = self.spent.setdefault(stage, {})
         steps[self.step] = steps.get(self.step, 0.0) + (time.perf_counter() - began) * 1e3
 
@@ -73,7 +73,7 @@ class _Plant:
                 self.ms[one["stage"]] = one["ms"] / (parts if one["stage"] in ("forward", "backward") else 1)
 
 
-plant = _Plant()
+plant = Plant()
 
 
 class _Layer(torch.autograd.Function):
@@ -81,14 +81,14 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, ms: float) -> Any:
-        _take(ms, plant.computes)
+        take(ms, plant.computes)
         plant("forward")
         ctx.ms = ms
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        _take(1.5 * ctx.ms, plant.computes)
+        take(1.5 * ctx.ms, plant.computes)
         plant("backward")
         return gradient, None
 
@@ -160,7 +160,7 @@ def _model(mode: str, ranks: int) -> tuple[Any, Any]:
     return model, data
 
 
-def _train(mode: str, spec: dict[str, Any], rank: int, ranks: int, steps: int) -> None:
+def train(mode: str, spec: dict[str, Any], rank: int, ranks: int, steps: int) -> None:
     parts = _MICRO if mode in ("accumulation", "pipeline") else 1
     model, group = _model(mode, ranks)
     optimizer = _Optimizer(model.parameters(), lr=1e-6)
@@ -179,7 +179,7 @@ def _train(mode: str, spec: dict[str, Any], rank: int, ranks: int, steps: int) -
             gradients = [parameter.grad for parameter in model.parameters()]
             works = [dist.all_reduce(one, group=group, async_op=mode == "async") for one in gradients]
             if mode == "async":
-                _take(2, plant.computes)
+                take(2, plant.computes)
                 for work in works:
                     work.wait()
         optimizer.step()
@@ -194,7 +194,7 @@ def _rank(rank: int, ranks: int, mode: str, specs: list[dict[str, Any]], folder:
         dist.barrier()
         plant.spent.clear()
         watch = Watch(Settings(f"{folder}/{mode}{number}", follows=False)).install()
-        _train(mode, spec, rank, ranks, steps)
+        train(mode, spec, rank, ranks, steps)
         watch.close(None)
         Path(folder, f"{mode}{number}", f"truth{rank}.json").write_text(json.dumps({"spec": spec, "ms": plant.spent}))
     dist.destroy_process_group()
@@ -203,7 +203,7 @@ def _rank(rank: int, ranks: int, mode: str, specs: list[dict[str, Any]], folder:
 def _specs(mode: str, clean: int, plants: int, ranks: int, seed: int) -> list[dict[str, Any]]:
     draw = random.Random(f"{mode}{seed}")
     specs: list[dict[str, Any]] = [{"plants": [], "when": "", "computes": number % 3 == 2} for number in range(clean)]
-    stages = _STAGES[1:4] if mode == "pipeline" else _STAGES
+    stages = STAGES[1:4] if mode == "pipeline" else STAGES
     for _ in range(plants):
         when = draw.choice(["steady", "steady", "tenth", "window", "two" if mode == "pipeline" else "moving", "two"])
         chosen = draw.sample(range(ranks), 2 if when == "two" else 1)
@@ -256,7 +256,7 @@ def _score(folder: Path, tally: dict[str, list[bool]]) -> None:
 
 def _compute() -> None:
     while True:
-        _take(1000, True)
+        take(1000, True)
 
 
 def main() -> None:

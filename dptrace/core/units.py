@@ -212,11 +212,13 @@ def for_terminal(text: str, stream: TextIO | None = None, indent: int = 0) -> st
     """
     if not (stream or sys.stderr).isatty():
         return text.rstrip("\n")
+    return wrapped(text, shutil.get_terminal_size().columns, indent)
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> str:
+    """Return lines wrapped at a width, the further ones of each indented: paths, numbers and commands stay whole."""
     wrapper = textwrap.TextWrapper(
-        shutil.get_terminal_size().columns,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
     whole = _TOGETHER.sub(lambda kept: kept[0].replace(" ", "\xa0"), text)
     return "\n".join(part for line in whole.splitlines() for part in wrapper.wrap(line) or [""]).replace("\xa0", " ")

@@ -299,7 +299,7 @@ class _Arrivals:
         spent = np.diff(own, axis=0, prepend=before).astype(np.float64)
         group.own = {rank: own[-1, column] for column, rank in enumerate(members)}
         group.met = {rank: int(arrival[-1, column]) for column, rank in enumerate(members)}
-        excess = np.maximum(0, spent - _lower_median_of_others(spent)) * known[:, None, None]
+        excess = np.maximum(0, spent - lower_median_of_others(spent)) * known[:, None, None]
         arrivals = cls(arrival, since, calls["step"].astype(np.int64), lateness, alone, excess, excess, excess)
         arrivals.late, arrivals.gain = arrivals._shares(lateness), arrivals._shares(np.minimum(alone, lateness))
         return arrivals
@@ -324,7 +324,7 @@ class _Arrivals:
         return late
 
 
-def _lower_median_of_others(values: Floats) -> Floats:
+def lower_median_of_others(values: Floats) -> Floats:
     """Return, for each place along axis 1, the lower median of the other places."""
     size = values.shape[1]
     order = np.sort(values, 1)
@@ -337,7 +337,7 @@ def _above_others(own: Floats, waiting: Floats, late: Floats, gain: Floats) -> b
     """Estimate lateness where ranks only send and receive: own time above the other ranks', at most what one waited."""
     if len(own) < 2:
         return False
-    other = _lower_median_of_others(own.swapaxes(0, 1)).swapaxes(0, 1)
+    other = lower_median_of_others(own.swapaxes(0, 1)).swapaxes(0, 1)
     waited = waiting.sum(2)
     most = np.sort(waited, 0)
     others = np.where(waited.argmax(0)[None] == np.arange(len(own))[:, None], most[-2], most[-1])

@@ -6,6 +6,7 @@ ranks begin at the same step without a collective.
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,11 @@ def capture_folder(folder: Path, number: int) -> Path:
 class Captures:
     """The captures of this rank; :meth:`step` is called at the end of each of its steps."""
 
+    _begun = itertools.count()
+
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._name = folder, f"watch{next(self._begun)}"
+        # The store keeps what the ranks agreed on in an earlier watch of this process.
         self.recording: Recording | None = None
         self._output: StandaloneOutput | None = None
         self._requests: WindowRequests | None = None
@@ -80,7 +84,7 @@ class Captures:
         if self._requests is None:
             if messages.world_size() > 1 and not (dist.is_available() and dist.is_initialized()):
                 return None  # the ranks share no store
-            self._requests = WindowRequests(self._folder, RankStore("watch"))
+            self._requests = WindowRequests(self._folder, RankStore(self._name))
         return self._requests.poll(next_step)
 
     def _begin(self, asked: Request) -> None:
@@ -92,7 +96,7 @@ class Captures:
         path = capture_folder(self._folder, self._count)
         schedule = Schedule.of(asked.steps or 5, _WARMUP, 0)
         plan = Plan(schedule, tuple(recorded_windows(schedule)), messages.LauncherSettings("", str(path), quiet=True))
-        self._output = StandaloneOutput(path, False, RankStore(f"watch{self._count}"), quiet=True)
+        self._output = StandaloneOutput(path, False, RankStore(f"{self._name}.{self._count}"), quiet=True)
         self.recording = Recording(plan, self._output)
         self.recording.__enter__()
 

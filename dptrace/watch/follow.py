@@ -22,13 +22,14 @@ import numpy as np
 
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
+from dptrace.record.messages import write_json
 from dptrace.record.processes import is_running
 from dptrace.record.safety import say
 from dptrace.watch.account import Batch, Merger
 from dptrace.watch.page import PAGE_FILE, document
 from dptrace.watch.records import STAGES, RankFile, rank_path
 from dptrace.watch.trigger import Trigger
-from dptrace.watch.verdict import CORE_SHARE, Totals, lines, summary, write_summary
+from dptrace.watch.verdict import CORE_SHARE, SUMMARY_FILE, Totals, lines, summary
 
 _POLL_S = 0.5
 _LINE_S = 10.0
@@ -116,7 +117,7 @@ class Follower:
         self._written = time.monotonic()
         content = self.summary()
         with suppress(OSError):  # the folder may be gone, or the disk full
-            write_summary(self.folder, content)
+            write_json(self.folder / SUMMARY_FILE, content)
             courses = {
                 **self.totals.length_course.arrays("step"),
                 **self.totals.late_course.arrays("late"),
@@ -181,17 +182,13 @@ def follow(
             tell(f"dptrace watch: {follower.line()}")
 
 
-def settings_trigger(settings: Mapping[str, Any]) -> Trigger:
-    """Return what asks for captures, as settings want it."""
-    return Trigger(Path(settings["folder"]), settings["captures"], settings["steps"])
-
-
 def main() -> None:
     """Follow the job of a rank 0."""
     settings, parent = json.loads(sys.argv[1]), int(sys.argv[2])
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    follower = Follower(Path(settings["folder"]), settings_trigger(settings))
+    folder = Path(settings["folder"])
+    follower = Follower(folder, Trigger(folder, settings["captures"], settings["steps"]))
     if settings["export"]:
         from dptrace.watch.export import exporter
 

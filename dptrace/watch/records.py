@@ -172,13 +172,9 @@ def _kind(path: Path) -> np.dtype[np.void]:
     return CALL_TYPE if path.suffix == ".calls" else STEP_TYPE
 
 
-def read(path: Path, start: int = 0, count: int = -1) -> Records:
-    """Return the whole records of a file, from number *start* on, at most *count* if that is not negative."""
-    kind = _kind(path)
-    whole = max(0, (path.stat().st_size - HEADER) // kind.itemsize - start)
-    with path.open("rb") as file:
-        file.seek(HEADER + start * kind.itemsize)
-        return np.fromfile(file, kind, whole if count < 0 else min(count, whole))
+def read(path: Path) -> Records:
+    """Return the whole records of a file."""
+    return np.fromfile(path, _kind(path), offset=HEADER)
 
 
 class Tail:

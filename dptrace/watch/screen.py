@@ -1,4 +1,4 @@
-"""A screen of 80 columns about a job that runs, and lines for where there is no terminal."""
+"""A screen about a job that runs, and lines for where there is no terminal."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from dptrace.core.units import duration, milliseconds, plural, sanitize
+from dptrace.core.units import duration, milliseconds, plural, sanitize, wrapped
 from dptrace.watch.digest import Floats
 from dptrace.watch.follow import Follower
 from dptrace.watch.records import STAGES
 from dptrace.watch.verdict import suspect_line
 
-_WIDTH = 80
+_INDENT = 8
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_RANKS = 8
 _LINES_AT_ONCE = 200
 
 
-def screen(follower: Follower, total: int = 0) -> list[str]:
-    """Return the lines of a screen.
+def screen(follower: Follower, total: int = 0, width: int = 80) -> list[str]:
+    """Return the lines of a screen, wrapped at a width.
 
     Args:
         total: the steps of the training, 0 if unknown.
@@ -42,8 +42,8 @@ def screen(follower: Follower, total: int = 0) -> list[str]:
     lines = [
         f"{head}   {ranks}   {_per_second(content, step)}   {duration(seconds * 1e9)}",
         f"step  median {duration(step['median'])}   p95 {duration(step['p95'])}   {worst}",
-        f"      {sparkline(totals.length_course.means())}",
-        *_table(follower),
+        f"      {sparkline(totals.length_course.means(), max(8, min(64, width - 32)))}",
+        *_table(follower, width),
     ]
     lines += [suspect_line(row, step["mean"]) for row in content["suspects"][:2]]
     if content["cannot_tell"]:
@@ -54,7 +54,7 @@ def screen(follower: Follower, total: int = 0) -> list[str]:
         )
     lines += [capture["sentence"] for capture in content["captures"][-2:]]
     lines += [f"lost    rank {rank} ended after step {last:,}" for rank, last in follower.lost_ranks().items()]
-    return [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in map(sanitize, lines)]
+    return [part for line in lines for part in wrapped(sanitize(line), width, _INDENT).split("\n")]
 
 
 def _ahead(step: int, length: dict[str, int], total: int) -> str:
@@ -81,7 +81,7 @@ def sparkline(values: Floats, width: int = 48) -> str:
     return "".join(_BARS[place] for place in places) + f"  {duration(least)} to {duration(most)}"
 
 
-def _table(follower: Follower) -> list[str]:
+def _table(follower: Follower, width: int) -> list[str]:
     """Return the last steps of each rank in ms, the latest ranks first where there are many."""
     recent = list(follower.recent)[-4:]
     if not recent:
@@ -94,19 +94,20 @@ def _table(follower: Follower) -> list[str]:
     known = all(batch.late is not None for batch in recent)
     if known:
         late = np.concatenate([batch.late for batch in recent if batch.late is not None], 1).mean(1).sum(1)
-    steps = sum(len(batch.steps) for batch in recent)
-    lines = [f"ms, {steps:,} steps".ljust(12) + "".join(f"{name:>10}" for name in STAGES) + "  waiting    late"]
+    rows = [["ms", *STAGES, "waiting", "late"]]
     order = sorted(range(len(own)), key=lambda place: -late[place])[:_MOST_RANKS]
     for place in sorted(order) if len(own) <= _MOST_RANKS else order:
-        cells = "".join(f"{milliseconds(value):>10}" for value in own[place])
-        cell = milliseconds(float(late[place])) if known else "?"
-        lines.append(
-            f"  rank {recent[-1].ranks[place]}".ljust(12) + f"{cells}{milliseconds(waited[place]):>9}{cell:>8}"
-        )
+        times = [*map(milliseconds, own[place]), milliseconds(waited[place])]
+        rows.append([f"rank {recent[-1].ranks[place]}", *times, milliseconds(float(late[place])) if known else "?"])
     if len(own) > _MOST_RANKS:
-        cells = "".join(f"{milliseconds(float(value)):>10}" for value in np.median(own, 0))
-        lines.append(f"  median of {len(own):,}".ljust(12) + f"{cells}{milliseconds(float(np.median(waited))):>9}")
-    return lines
+        middle = (float(np.median(times)) for times in (*own.T, waited))
+        rows.append(["median", *map(milliseconds, middle), ""])
+    name, *sizes = (max(map(len, column)) for column in zip(*rows, strict=True))
+    gap = max(1, min(3, (width - name - sum(sizes)) // len(sizes)))
+    return [
+        head.ljust(name) + "".join(cell.rjust(size + gap) for cell, size in zip(cells, sizes, strict=True))
+        for head, *cells in rows
+    ]
 
 
 class LiveScreen:
@@ -134,7 +135,7 @@ class LiveScreen:
     def update(self) -> None:
         """Draw it again."""
         self._show_output()
-        self._live.update(Text("\n".join(screen(self._follower, self._total))), refresh=True)
+        self._live.update(Text("\n".join(screen(self._follower, self._total, self._console.width))), refresh=True)
 
     def say(self, text: str) -> None:
         """Print a line above it."""

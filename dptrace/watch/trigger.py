@@ -23,7 +23,7 @@ from dptrace.record.run_folder import RUN_FILE
 from dptrace.record.safety import say
 from dptrace.watch.account import Batch
 from dptrace.watch.records import STAGES
-from dptrace.watch.verdict import CORE_SHARE, Totals
+from dptrace.watch.verdict import Totals
 
 ASKED_FILE = "capture.json"
 """What ``dptrace watch FOLDER --capture N`` writes."""
@@ -40,7 +40,7 @@ _GROWTH, _GROWN_BYTES = 1.2, 256 << 20
 """Factor and bytes by which a rank's memory has grown when it is captured: both, so that small models do not count."""
 _ANALYSIS_S = 300.0
 """How long the end of a watch waits for the analyses of its captures."""
-_DOES = {
+DOES = {
     "data": "waited for its data loader",
     "forward": "took longer in forward",
     "backward": "took longer in backward",
@@ -109,7 +109,7 @@ class Trigger:
         took = f"step {int(batch.steps[at]):,} took {length[at] / typical:.1f} × the median: "
         if batch.late is not None and batch.late[:, at].max() > 0.25 * (length[at] - typical):
             rank, stage = np.unravel_index(int(batch.late[:, at].argmax()), batch.late[:, at].shape)
-            return f"{took}rank {batch.ranks[rank]} {_DOES[STAGES[stage]]}"
+            return f"{took}rank {batch.ranks[rank]} {DOES[STAGES[stage]]}"
         usual = totals.own.mean(0) / totals.steps
         above = np.median(batch.own[:, at], 0) - usual
         if above.max() > 0.5 * (length[at] - typical):
@@ -121,7 +121,8 @@ class Trigger:
     def _late_again(self, batch: Batch, totals: Totals) -> str:
         if batch.late is None:
             return ""
-        noise = CORE_SHARE * float(batch.core_wait.mean(1).max())
+        # A rank that waits for a core now and then is late by all of that in some steps, if not on average.
+        noise = float(batch.core_wait.mean(1).max())
         late = batch.late > max(2e6, _LATE_SHARE * totals.typical_ns, noise)
         again = late.sum(1)
         if self._late.shape != again.shape:
@@ -134,7 +135,7 @@ class Trigger:
         if count < _LATE_STEPS or not again[rank, stage]:
             return ""
         each = duration(float(np.median(batch.late[rank, :, stage][late[rank, :, stage]])))
-        return f"rank {batch.ranks[rank]} was late in {count} steps, {each} each: it {_DOES[STAGES[stage]]}"
+        return f"rank {batch.ranks[rank]} was late in {count} steps, {each} each: it {DOES[STAGES[stage]]}"
 
     def _grown(self, batch: Batch) -> str:
         memory = batch.memory[:, -1].astype(float)

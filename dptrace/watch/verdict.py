@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dptrace.core.units import duration, plural
-from dptrace.record.messages import write_json
-from dptrace.watch.account import Batch, Merger
+from dptrace.watch.account import Batch, Merger, lower_median_of_others
 from dptrace.watch.digest import CENTRES, Courses, Floats, Histograms
 from dptrace.watch.records import STAGES
 
@@ -200,8 +198,7 @@ def _row(totals: Totals, at: tuple[int, int], hits: int, hit_ns: float) -> Suspe
 
 def _beyond(values: Floats, place: int) -> float:
     """Return by how much one value exceeds the lower median of the others."""
-    others = np.sort(np.delete(values, place))
-    return float(values[place] - others[(len(others) - 1) // 2]) if len(others) else 0.0
+    return float(values[place] - lower_median_of_others(values[None])[0, place]) if len(values) > 1 else 0.0
 
 
 def _constancy(totals: Totals, at: tuple[int, int], columns: Any) -> tuple[bool, bool]:
@@ -411,24 +408,15 @@ def _described(found: list[Suspect], hosts: Mapping[int, str]) -> list[dict[str,
     return described
 
 
-def write_summary(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write summary.json; a reader never sees a part of it."""
-    write_json(folder / SUMMARY_FILE, content)
-
-
-def ms(value_ns: float) -> str:
-    """Return a time as the lines show it."""
-    return duration(value_ns)
-
-
 def suspect_line(row: Mapping[str, Any], mean_ns: float) -> str:
     """Return one suspect as a line."""
     who = "each rank in turn" if row["rank"] is None else f"rank {row['rank']}"
     who += " (as all of its machine)" if row["scope"] == "node" else ""
     share = row["ns_per_step"] / mean_ns if mean_ns else math.nan
+    cost = f"{duration(row['ns_per_step'])} per step ({share:.0%}), {duration(row['ns_each'])}"
     return (
-        f"late    {who} in {row['stage']}: {ms(row['ns_per_step'])} per step ({share:.0%}), {ms(row['ns_each'])} in "
-        f"{row['share_of_steps']:.0%} of steps, from step {row['first_step']:,} to {row['last_step']:,}"
+        f"late    {who} in {row['stage']}: {cost} in {row['share_of_steps']:.0%} of steps, "
+        f"from step {row['first_step']:,} to {row['last_step']:,}"
     )
 
 
@@ -442,16 +430,16 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     ranks = plural(content["world_size"], "rank")
     if content["ranks"] < content["world_size"]:
         ranks = f"{content['ranks']} of {ranks}, whose files are here{' and whole' if notes else ''}"
-    length = f"median {ms(step['median'])}, p95 {ms(step['p95'])}, worst {ms(step['worst'])}"
-    own = ", ".join(f"{name} {ms(stage['own_ns'])}" for name, stage in stages.items())
-    waiting = ms(sum(stage["waiting_ns"] for stage in stages.values()))
+    length = f"median {duration(step['median'])}, p95 {duration(step['p95'])}, worst {duration(step['worst'])}"
+    own = ", ".join(f"{name} {duration(stage['own_ns'])}" for name, stage in stages.items())
+    waiting = duration(sum(stage["waiting_ns"] for stage in stages.values()))
     text = [
         f"steps   {content['steps']:,} of {ranks}: {length} at step {step['worst_step']:,}",
         f"stages  {own}; waiting {waiting} (median rank, host clock)",
     ]
     text += notes
     if all(stage["device_ns"] is not None for stage in stages.values()):
-        timed = ", ".join(f"{name} {ms(stage['device_ns'])}" for name, stage in stages.items())
+        timed = ", ".join(f"{name} {duration(stage['device_ns'])}" for name, stage in stages.items())
         text.append(f"device  {timed} (median rank, from border to border on the GPU)")
     text += [suspect_line(row, step["mean"]) for row in content["suspects"][:3]]
     if content["cannot_tell"]:
@@ -461,11 +449,11 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     if found := content["change"]:
         what = f": {found['stage']} of all ranks" if found["stage"] else ""
         text.append(
-            f"change  from step {found['first_step']:,} on, a step takes {ms(found['after_ns'])} instead of "
-            f"{ms(found['before_ns'])}{what}"
+            f"change  from step {found['first_step']:,} on, a step takes {duration(found['after_ns'])} instead of "
+            f"{duration(found['before_ns'])}{what}"
         )
     if abs(slope := content["drift_ns_per_1000_steps"]) > 0.05 * step["median"] and not found:
-        text.append(f"drift   {'+' if slope > 0 else '−'}{ms(abs(slope))} per 1,000 steps")
+        text.append(f"drift   {'+' if slope > 0 else '−'}{duration(abs(slope))} per 1,000 steps")
     if memory := content["memory"]:
         grown = f", grown by {memory['grown'] / 2**20:,.0f} MiB" if memory["grown"] > 2**20 else ""
         text.append(f"memory  at most {memory['largest'] / 2**20:,.0f} MiB on a rank{grown}")

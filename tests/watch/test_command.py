@@ -19,7 +19,9 @@ import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
+from dptrace.core.units import wrapped
 from dptrace.watch.records import FORWARD, read
+from dptrace.watch.verdict import lines as verdict_lines
 from tests.support.forking import run_python
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.watch_records import USUAL_MS, Job, Plant, summarized
@@ -161,24 +163,37 @@ def test_wrong_use_is_one_sentence(words: list[str], tmp_path: Path, monkeypatch
     assert "Traceback" not in result.output
 
 
-def test_a_screen_fits_into_80_columns(tmp_path: Path) -> None:
-    """Of a few ranks, and of many, of which the latest are shown; a terminal shows nothing that a name hides."""
+@pytest.mark.parametrize("ranks", [4, 40])
+def test_nothing_is_cut_at_any_width(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen, of many ranks with the latest, and the verdict: each width has the words and numbers of the widest,
+    in lines that fit.
+    """
     from dptrace.watch.follow import Follower
     from dptrace.watch.screen import screen
 
     assert "waiting" in screen(Follower(tmp_path))[0]
-    for ranks in (4, 40):
-        folder = tmp_path / str(ranks)
-        Job("ddp", ranks, [Plant(3, "forward", 12.0)]).run(60).write(folder)
-        follower = Follower(folder)
-        follower.poll()
-        lines = screen(follower, total=600)
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    Job("ddp", ranks, [Plant(3, "forward", 12.0)]).run(60).write(tmp_path)
+    follower = Follower(tmp_path)
+    follower.poll()
+    shown = {width: screen(follower, 600, width) for width in (60, 80, 100, 132, 1000)}
 
-        assert max(map(len, lines)) <= 80
-        assert len(lines) <= 18
-        assert any(line.startswith("  rank 3") for line in lines)
-        assert any("rank 3 in forward" in line for line in lines)
-        assert "left" in lines[0]
+    def words(lines: list[str]) -> list[str]:
+        return [word for line in lines if "▁" not in line for word in line.split()]  # bars are as many as there is room
+
+    assert any(line.startswith("rank 3") for line in shown[80])
+    assert any("rank 3 in forward" in line for line in shown[80])
+    assert "left" in shown[80][0]
+    assert 18 >= len(shown[80])
+    verdict = verdict_lines(follower.summary())
+    for width in (60, 80, 100, 132):
+        table = [line for line in shown[width] if line.startswith(("ms", "rank", "median"))]
+        assert min(ranks, 9) + 1 == len(table)
+        assert len({len(line) for line in table if not line.startswith("median")}) == 1
+        assert words(shown[1000]) == words(shown[width])
+        said = wrapped("\n".join(verdict), width, 8).splitlines()
+        assert words(verdict) == words(said)
+        assert width >= max(map(len, [*shown[width], *said]))
 
 
 def test_two_watched_runs_are_compared(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ def test_each_capture_needs_late_steps_of_its_own(tmp_path: Path) -> None:
     assert all("rank 1 was late" in why and "took longer in forward" in why for why in found)
 
 
+@pytest.mark.parametrize(("waits", "count"), [(0, 1), (300, 1), (700, 0)])
+def test_lateness_that_waiting_for_cores_explains_asks_for_none(waits: int, count: int, tmp_path: Path) -> None:
+    """Of a step of 40 to 60 ms, the ranks wait for a core for up to seven tenths, and one is late by 20 ms."""
+    job = Job("ddp", 3, [Plant(1, "forward", 20.0, (60, 75))])
+    for rank in job.ranks:
+        rank.flags = waits << CORE_WAIT_BITS
+
+    assert count == len(reasons(tmp_path, job.run(100)))
+
+
 @pytest.mark.parametrize(("waits", "reason"), [(0, "no rank was late"), (999, "for a core, which other processes had")])
 def test_a_slow_step_without_a_late_rank_says_what_is_known(waits: int, reason: str, tmp_path: Path) -> None:
     """Communication only where the ranks had their cores."""
