@@ -184,8 +184,6 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--cpu-offload: the {self.hardware.name} and its CPU have one memory. Leave it out.")
         if self.cpu_offload and (self.strategy in ("ddp", "zero1", "zero2") or self.zero in (0, 1, 2)):
             raise UsageError(NOT_SHARDED)
-        if (self.query_rank or self.rope_width) and not self.kv_rank:
-            raise UsageError("--query-rank and --rope-width are of latent attention; add --kv-rank.")
         self._check_experts()
 
     def check_given(self) -> None:
@@ -205,17 +203,24 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         cut = {"tp": split, "ep": spread}
         unused = {
             "schedule": not staged and f"{'--pp 1' if self.pp else alone} has no pipeline; choose --strategy pp or 3d",
-            "virtual_stages": self.schedule != "interleaved" and "is for --schedule interleaved; add it",
+            "virtual_stages": self.schedule != "interleaved" and "is for --schedule interleaved; add that",
             "overlapped": not any(cut[kind] for kind in OVERLAPPED[self.overlapped]) and "no plan has such messages",
             "kv_heads": self.kv_rank and "latent attention (--kv-rank) has keys of its own for each head",
-            "expert_nodes": (self.expert_nodes or 0) >= nodes and f"a token's experts are on {nodes} at most",
+            "expert_nodes": (self.expert_nodes or 0) >= nodes
+            and f"a token's experts are on {plural(nodes, 'node')} at most",
             "expert_tp": not split and "no layer is split; add --tp",
             "dense_mlp": not self.dense_layers and "no layer is dense; add --dense-layers",
             "zero": not several and not self.cpu_offload and "one GPU has nothing to shard; add --gpus",
         }
+        if self.experts == 1:
+            unused |= dict.fromkeys(("top_k", *_OF_EXPERTS), "is of a mixture of experts; add --experts")
+        if not self.kv_rank:
+            unused |= dict.fromkeys(("query_rank", "rope_width"), "is of latent attention; add --kv-rank")
         for name, why in unused.items():
-            if why and name in self.given and getattr(self, name) not in (None, "none"):
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: {why}, or leave this out.")
+            if why and name in self.given and getattr(self, name) not in (None, "none", 0):
+                reason, _, instead = str(why).partition("; ")
+                more = f", or {instead}" if instead else ""
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: {reason}. Leave it out{more}.")
 
     def _check_ranges(self) -> None:
         for name, (option, default) in OPTIONS.items():
@@ -239,11 +244,6 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             return
         if self.ep or self.expert_tp or self.strategy == "ep":
             raise UsageError("Expert parallelism spreads experts over GPUs: add --experts.")
-        if "top_k" in self.given:
-            raise UsageError(f"--top-k {self.top_k}: chooses among experts; add --experts, or leave this out.")
-        for name in _OF_EXPERTS:
-            if getattr(self, name) != DEFAULTS[name]:
-                raise UsageError(f"--{name.replace('_', '-')}: is of a mixture of experts; add --experts.")
 
     @property
     def hardware(self) -> Gpu:

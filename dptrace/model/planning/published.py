@@ -117,7 +117,7 @@ def unlike(plan: Plan) -> str:
         f"it runs on {plural(layout.gpus, 'GPU')}": not of.gpus[0] / _LIKE <= layout.gpus <= of.gpus[1] * _LIKE,
     }
     if found := next((reason for reason, holds in reasons.items() if holds), ""):
-        return f"no published run is like this: {found}"
+        return f"no published run is like it, since {found}"
     few = f"its {kind.runs} published runs ({name}) are of {plural(kind.sources, 'source')}, too few to tell"
     return few if kind.factor is None else ""
 

@@ -41,7 +41,7 @@ from dptrace.model.training.memory import (
 )
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack
-from dptrace.model.training.step import HOST_BYTES_PER_S, StepPrediction, Traffic, predict_step, targets
+from dptrace.model.training.step import HOST_BYTES_PER_S, StepPrediction, Traffic, predict_step, reached_share, targets
 
 SCHEMA = 1
 GPU_COUNTS = tuple(1 << power for power in range(11))
@@ -281,7 +281,7 @@ def _predicted(one: Candidate, tokens: float | None) -> dict[str, Any]:
         **_fields(step, "step_s compute_s bubble_s optimizer_s communication_s exposed_s ideal_exposed_s"),
         "serial_step_s": step.serial_s,
         "ideal_step_s": step.ideal_s,
-        "assumed_share_of_peak": step.share,
+        "assumed_share_of_peak": reached_share(one.plan),
         "model_flops": step.model_flops,
         **_rates(step),
         **({"training_days": tokens / step.tokens_per_s / _DAY_S} if tokens else {}),
@@ -402,7 +402,7 @@ def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list
     spans = [f"TP {tensor} spans nodes of {node} GPUs: layers wait for the link between them."] if tensor > node else []
     own = "as given" if description.mfu else "from the size of its matrices"
     more = [*_assumed_links(description), *links, *spans, *_sharded_notes(plan), *_offload_notes(plan)]
-    return [_computes(step, plan.layout.gpus, own), *more]
+    return [_computes(plan, step, own), *more]
 
 
 def _assumed_links(description: Description) -> list[str]:
@@ -428,12 +428,12 @@ def _offload_notes(plan: Plan) -> list[str]:
     ]
 
 
-def _computes(step: StepPrediction, gpus: int, source: str) -> str:
+def _computes(plan: Plan, step: StepPrediction, source: str) -> str:
     """Return what decides how long the computation takes."""
     if step.launch_s == step.compute_s:
         return f"The GPU waits for its host, which launches a step's operators in {duration(1e9 * step.launch_s)}."
-    peak = step.peak_flops / gpus / 1e12
-    return f"Computation reaches {100 * step.share:.0f} % of the peak of {peak:,.0f} TFLOP/s, dense, {source}."
+    peak = step.peak_flops / plan.layout.gpus / 1e12
+    return f"Computation reaches {100 * reached_share(plan):.0f} % of the peak of {peak:,.0f} TFLOP/s, dense, {source}."
 
 
 # dptrace advise
@@ -496,7 +496,7 @@ def advice_report(description: Description) -> dict[str, Any]:
         "checks": [check_dict(one) for one in checks],
         "assumptions": [
             *description.assumptions(),
-            _computes(best.step, plan.layout.gpus, "in the best plan"),
+            _computes(plan, best.step, "in the best plan"),
             *_sharded_notes(plan),
             *_offload_notes(plan),
             searched(free, len(found)),

@@ -428,21 +428,3 @@ def forward_flops(shape: ModelShape) -> float:
 def model_flops(shape: ModelShape, samples: float) -> float:
     """Return the operations of a step that training needs: forward once, and backward."""
     return 3 * forward_flops(shape) * samples * shape.sequence
-
-
-def hardware_flops(shape: ModelShape, samples: float, recompute: str = "none", share: float = 1.0) -> float:
-    """Return the operations that are carried out, with those that backward repeats.
-
-    >>> from dptrace.model.training.shape import decoder_shape
-    >>> gpt3 = decoder_shape(96, 12288, heads=96)
-    >>> round(hardware_flops(gpt3, 1536, "full") / model_flops(gpt3, 1536), 2)
-    1.33
-
-    Args:
-        share: the share of the layers of which *recompute* holds; the others repeat nothing.
-    """
-    tokens = samples * shape.sequence
-    layers = shape.layer_flops + shape.attention_flops
-    half = shape.half_flops(shape.layers, shape.expert_layers) + shape.attention_flops
-    repeated = {"none": 0.0, "selective": shape.attention_flops, "half": half, "full": layers}[recompute]
-    return model_flops(shape, samples) + share * repeated * tokens

@@ -12,7 +12,7 @@ from dptrace.model.training.communication import WITHIN, collective_seconds, sen
 from dptrace.model.training.layout import bubble_share
 from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import OVERLAPPED, Plan
-from dptrace.model.training.shape import ModelShape, hardware_flops, model_flops
+from dptrace.model.training.shape import ModelShape, model_flops
 
 # How fast a GPU computes: its peak, and the share of it that the matrix products of a model reach.
 #
@@ -113,6 +113,11 @@ def _work(plan: Plan) -> _Work:
     products = tokens * (3 * (layers + head) + again * layers)
     whole = products + tokens * (3 + scores) * attention
     return _Work(products, whole - products, tokens * (layers + head + attention) / whole)
+
+
+def reached_share(plan: Plan) -> float:
+    """Return the share of the GPU's peak that the computation of a plan reaches by itself."""
+    return _work(msgspec.structs.replace(plan, share=1.0)).seconds / _work(plan).seconds
 
 
 # What a step communicates: each collective with its bytes, calls, time, and what it can hide behind.
@@ -336,8 +341,6 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Of the matrix products, or of launching operators where that takes longer."""
     launch_s: float
     """What the host takes to launch all operators."""
-    share: float
-    """Share of the GPU's peak that the computation is assumed to reach by itself."""
     bubble_s: float
     optimizer_s: float
     communication_s: float
@@ -421,14 +424,9 @@ def _step(plan: Plan) -> StepPrediction:
     communication = sum(one.seconds for one in messages)
     optimizer = optimizer_seconds(plan)
     base = compute + bubble_s + optimizer
-    repeated = "none" if plan.flash and plan.recompute == "selective" else plan.recompute
-    carried_out = hardware_flops(plan.shape, plan.batch, repeated, plan.recomputed_share)
-    heads = plan.shape.up_flops * plan.recomputed_share if plan.recompute == "selective" else 0.0
-    carried_out += heads * plan.batch * plan.shape.sequence
     return StepPrediction(
         compute_s=compute,
         launch_s=launches,
-        share=carried_out * plan.balance / (peak * work.seconds),
         bubble_s=bubble_s,
         optimizer_s=optimizer,
         communication_s=communication,
