@@ -103,7 +103,7 @@ class Follower:
 
     def summary(self) -> dict[str, Any]:
         """Return what is known so far."""
-        captures = [] if self.trigger is None else self.trigger.told()
+        captures = self._captures_told() if self.trigger is None else self.trigger.told()
         lost = {str(rank): step for rank, step in self.lost_ranks().items()}
         content = summary(self.totals, self.merger, captures) | {"lost_ranks": lost}
         reached = self.merger.reached
@@ -111,6 +111,13 @@ class Follower:
             short = [rank for rank, step in reached.items() if step < max(reached.values()) and str(rank) not in lost]
             content["file_notes"] += [f"rank {rank} has no steps after {reached[rank]:,}; others do" for rank in short]
         return content
+
+    def _captures_told(self) -> list[dict[str, Any]]:
+        """Return the captures that the reader of the job itself has written down."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            told = json.loads((self.folder / SUMMARY_FILE).read_text(encoding="utf-8"))["captures"]
+            return [capture for capture in told if isinstance(capture["sentence"], str)]
+        return []
 
     def write(self) -> dict[str, Any]:
         """Write summary.json and trends.npz, and return the former's content."""
@@ -144,11 +151,7 @@ class Follower:
             self.trigger.finish()
         if not self.merger.files:
             return []
-        text = lines(self.write())
-        text += [
-            f"lost    rank {rank} ended without a word after step {step:,}" for rank, step in self.lost_ranks().items()
-        ]
-        return [*text[:10], f"Next: dptrace watch {os.path.relpath(self.folder)}"]
+        return [*lines(self.write()), f"Next: dptrace watch {os.path.relpath(self.folder)}"]
 
     def line(self) -> str:
         """Return a line about the last steps."""

@@ -457,5 +457,7 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     if memory := content["memory"]:
         grown = f", grown by {memory['grown'] / 2**20:,.0f} MiB" if memory["grown"] > 2**20 else ""
         text.append(f"memory  at most {memory['largest'] / 2**20:,.0f} MiB on a rank{grown}")
+    lost = [*content.get("lost_ranks", {}).items()][:2]
+    text += [f"lost    rank {rank} ended without a word after step {step:,}" for rank, step in lost]
     text += [capture["sentence"] for capture in content["captures"][:2]]
     return text[:10]

@@ -142,13 +142,17 @@ def test_every_whole_record_of_a_killed_rank_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_folder_shows_what_is_known_of_its_run(tmp_path: Path) -> None:
-    """As text and as JSON."""
+    """As text and as JSON; of captures, what the reader of the job has written down."""
     Job("ddp", 4, [Plant(2, "forward", 12.0)]).run(60).write(tmp_path)
+    told = {"captures": [{"sentence": "capture step 9 took 2.3 times the median (analyzed: w/capture1)"}]}
+    (tmp_path / "summary.json").write_text(json.dumps(told))
 
     text = CliRunner().invoke(cli, ["watch", str(tmp_path)])
     answer = CliRunner().invoke(cli, ["watch", str(tmp_path), "--json"])
 
     assert "rank 2 in forward" in text.output
+    assert told["captures"][0]["sentence"] in text.output
+    assert told["captures"] == json.loads(answer.output)["captures"]
     assert 2 == json.loads(answer.output)["suspects"][0]["rank"]
 
 
