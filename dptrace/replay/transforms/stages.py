@@ -2,7 +2,8 @@
 
 Such ranks do not pass the same points, so that late once and late always can't be told apart within a step. Over the
 steps they can: what is usual of each place is compared between ranks, so that chance at many places of a step does not
-hide what one does in each step; and what is unusual of a step counts where it is notable.
+hide what one does in each step; and what is unusual of a step counts where it is notable. Chance only makes work
+longer, as where a core is busy: usual is what three of four steps take at least.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dptrace.core.intervals import Int64
 from dptrace.replay.transforms.pieces import Pieces
 from dptrace.replay.transforms.roles import Peers
 
+_USUAL = 0.25
+"""Share of the steps in which a place takes no longer than it usually does."""
 _NOTABLE_NS, _NOTABLE = 1_000_000, 0.2
 """How much longer than usual, and which share of a step's own time, a rank is late at least in one step."""
 
@@ -36,10 +39,13 @@ def longer_by_step(pieces: Sequence[Pieces], peers: Peers, count: Int64, labels:
     always = np.maximum(always - peers.always(always, count), 0)
     longer[inner] = _shared(usual - peers.usual(usual, count), always)
     # What a step takes beyond what its rank usually takes.
-    unusual = spent - np.median(spent, axis=0).astype(np.int64)
+    notable = np.maximum(_NOTABLE_NS, _NOTABLE * usual.sum(axis=1))[:, None]
+    low, middle = np.quantile(spent, (_USUAL, 0.5), axis=0).astype(np.int64)
+    chance = (middle - low).sum(axis=1, keepdims=True) < notable
+    unusual = spent - np.where(chance, middle, low)
     total = unusual.sum(axis=2).T
     more = np.maximum(total - peers.usual(total, count), 0)
-    more[more < np.maximum(_NOTABLE_NS, _NOTABLE * usual.sum(axis=1))[:, None]] = 0
+    more[more < notable] = 0
     for step in np.flatnonzero(more.any(axis=0)).tolist():
         longer[inner][step] += _shared(unusual[step], more[:, [step]])
     return longer
@@ -60,9 +66,9 @@ def _spent(own: Pieces, labels: int, segments: int) -> Int64:
 
 
 def _usual(own: Pieces, labels: int, steps: range) -> Int64:
-    """Return what a rank spends on each thing in a step as a rule: the median of each of its pieces over the steps.
+    """Return what a rank spends on each thing in a step as a rule: what is usual of each of its pieces over the steps.
 
-    At a place that steps pass more or less often, it is the median of their sum.
+    At a place that steps pass more or less often, it is what is usual of their sum.
     """
     inside = np.flatnonzero((own.segment >= steps.start) & (own.segment < steps.stop))
     places, place = np.unique(own.place[inside], return_inverse=True)
@@ -71,10 +77,10 @@ def _usual(own: Pieces, labels: int, steps: range) -> Int64:
     step, length = own.segment[inside] - steps.start, own.length_ns[inside]
     number = np.bincount(place * len(steps) + step, minlength=len(places) * len(steps)).reshape(-1, len(steps))
     sums = np.bincount(place * len(steps) + step, length, number.size).reshape(number.shape)
-    usual = np.median(sums, axis=1)
+    usual = np.quantile(sums, _USUAL, axis=1)
     bounds = np.append(0, np.cumsum(number.sum(axis=1)))
     for one in np.flatnonzero((number == number[:, :1]).all(axis=1)).tolist():
-        usual[one] = np.median(length[bounds[one] : bounds[one + 1]].reshape(len(steps), -1), axis=0).sum()
+        usual[one] = np.quantile(length[bounds[one] : bounds[one + 1]].reshape(len(steps), -1), _USUAL, axis=0).sum()
     # What a place is spent on may be named in another way in some steps.
     table = np.bincount(place * labels + own.label[inside], length, len(places) * labels).reshape(-1, labels)
     share = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
