@@ -233,7 +233,8 @@ def build_process(
         DptraceError: the file has no call of the host.
     """
     intervals = [_intervals(events, timeline) for _, timeline in timelines]
-    communication = np.zeros(len(events.start_ns), np.bool_)
+    # All of gloo's events are, also those that no step has.
+    communication = np.full(len(events.start_ns), events.on_cpu)
     for (_, timeline), places in zip(timelines, intervals, strict=True):
         comm = (timeline.kind == Kind.COMMUNICATION) & (places >= 0)
         communication[places[comm]] = True

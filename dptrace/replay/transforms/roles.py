@@ -13,7 +13,7 @@ the others wait for it as long as it takes longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -236,9 +236,13 @@ def _is_pipeline(model: Model) -> bool:
 
 def step_starts(model: Model) -> Int64:
     """Return the starts of the steps that all processes have, and the end of the last: processes × steps + 1."""
-    starts: Sequence[dict[str, int]] = [
-        dict(zip((*process.step_names, ""), process.host.start_ns[process.host.marks].tolist(), strict=False))
-        for process in model.processes
+    names = [process.step_names for process in model.processes]
+    marks = [process.host.start_ns[process.host.marks] for process in model.processes]
+    common = [name for name in names[0] if all(name in own for own in names)]
+    places = [[own.index(name) for name in common] for own in names]
+    # A rank may have more steps after the last one, which ends where the next begins.
+    rows = [
+        own[[*place, place[-1] + 1] if place else slice(len(own) - 1, None)]
+        for own, place in zip(marks, places, strict=True)
     ]
-    common = [name for name in starts[0] if all(name in own for own in starts)]
-    return np.array([[own[name] for name in common] for own in starts], np.int64).reshape(len(starts), -1)
+    return np.array(rows, np.int64).reshape(len(rows), -1)

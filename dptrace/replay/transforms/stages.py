@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, unique
 from dptrace.replay.transforms.pieces import Pieces
 from dptrace.replay.transforms.roles import Peers
 
@@ -32,12 +32,16 @@ def longer_by_step(pieces: Sequence[Pieces], peers: Peers, count: Int64, labels:
     """
     segments = peers.times_ns.shape[1] + 1
     longer = np.zeros((segments, len(pieces), labels), np.int64)
-    inner = slice(1, segments - 1) if segments > 1 else slice(0, 1)
-    spent = np.stack([_spent(own, labels, segments)[inner] for own in pieces], axis=1)
-    usual = np.stack([_usual(own, labels, range(segments)[inner]) for own in pieces])
+    # A step that some rank lacks, or has not recorded whole, has no pieces.
+    steps = unique(np.concatenate([own.segment for own in pieces]))
+    steps = steps[(steps > 0) & (steps < segments - 1)]
+    if not len(steps):
+        return longer
+    spent = np.stack([_spent(own, labels, segments)[steps] for own in pieces], axis=1)
+    usual = np.stack([_usual(own, labels, steps) for own in pieces])
     always = usual.sum(axis=1, keepdims=True)
     always = np.maximum(always - peers.always(always, count), 0)
-    longer[inner] = _shared(usual - peers.usual(usual, count), always)
+    longer[steps] = _shared(usual - peers.usual(usual, count), always)
     # What a step takes beyond what its rank usually takes.
     notable = np.maximum(_NOTABLE_NS, _NOTABLE * usual.sum(axis=1))[:, None]
     low, middle = np.quantile(spent, (_USUAL, 0.5), axis=0).astype(np.int64)
@@ -47,7 +51,7 @@ def longer_by_step(pieces: Sequence[Pieces], peers: Peers, count: Int64, labels:
     more = np.maximum(total - peers.usual(total, count), 0)
     more[more < notable] = 0
     for step in np.flatnonzero(more.any(axis=0)).tolist():
-        longer[inner][step] += _shared(unusual[step], more[:, [step]])
+        longer[steps[step]] += _shared(unusual[step], more[:, [step]])
     return longer
 
 
@@ -65,16 +69,16 @@ def _spent(own: Pieces, labels: int, segments: int) -> Int64:
     return table.astype(np.int64).reshape(segments, labels)
 
 
-def _usual(own: Pieces, labels: int, steps: range) -> Int64:
+def _usual(own: Pieces, labels: int, steps: Int64) -> Int64:
     """Return what a rank spends on each thing in a step as a rule: what is usual of each of its pieces over the steps.
 
     At a place that steps pass more or less often, it is what is usual of their sum.
     """
-    inside = np.flatnonzero((own.segment >= steps.start) & (own.segment < steps.stop))
+    inside = np.flatnonzero(np.isin(own.segment, steps))
     places, place = np.unique(own.place[inside], return_inverse=True)
     order = np.lexsort((own.at_ns[inside], own.segment[inside], place))
     place, inside = place[order], inside[order]
-    step, length = own.segment[inside] - steps.start, own.length_ns[inside]
+    step, length = np.searchsorted(steps, own.segment[inside]), own.length_ns[inside]
     number = np.bincount(place * len(steps) + step, minlength=len(places) * len(steps)).reshape(-1, len(steps))
     sums = np.bincount(place * len(steps) + step, length, number.size).reshape(number.shape)
     usual = np.quantile(sums, _USUAL, axis=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,6 +14,7 @@ import pytest
 import dptrace
 from dptrace.analysis.findings.finding import top_findings
 from dptrace.replay.findings import findings_of
+from dptrace.replay.simulation import shared_steps
 from dptrace.replay.transforms.stragglers import Excess, excesses
 from tests.support.programs import (
     STEPS,
@@ -227,6 +230,30 @@ def test_clocks_that_nothing_bounds_are_no_basis_for_an_answer(tmp_path: Path) -
     assert doubt.refuses
     assert "ranks 0–2" in doubt.text
     assert {one.to_dict()["gain_ns"] for one in findings_of(recorded)} == {None}
+
+
+def cut(file: Path, kept: float) -> None:
+    """Cut a file as where its job was killed: threads are written one after the other, the host's last."""
+    head = json.loads(gzip.decompress(file.read_bytes()))
+    every = sorted(head.pop("traceEvents"), key=lambda event: (event["tid"] == 1, event["ts"]))
+    host = [number for number, event in enumerate(every) if event["tid"] == 1]
+    events = every[: host[int(kept * len(host))]]
+    file.write_bytes(gzip.compress((json.dumps(head)[:-1] + ', "traceEvents": ' + json.dumps(events)[:-1]).encode()))
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.6])
+def test_what_a_cut_took_away_is_evidence_against_nobody(kept: float, tmp_path: Path) -> None:
+    """Collectives without the host that requested them are none of its work; other ranks go on after its last step."""
+    plant = Plant(1, "forward", 40)
+    folder = write(tmp_path, run(chain, 3, (plant,)))
+    cut(folder / "rank0.json.gz", kept)
+    recorded = dptrace.open(folder, cache=False)
+
+    every, steps = excesses(recorded.replay.model), len(shared_steps(recorded.timelines))
+    assert 1 <= steps < STEPS
+    late = sum(one.ns for one in every if is_at(one, plant)) / 1e6
+    assert late == pytest.approx(40 * steps, rel=0.05)
+    assert sum(one.ns for one in every) / 1e6 - late < 0.05 * late
 
 
 @pytest.mark.parametrize("place", ["load", "forward"])
