@@ -22,6 +22,7 @@ from dptrace.replay.graph.schedule import Schedule, Simulation, Times, Ways, run
 from dptrace.replay.representatives import Representatives
 from dptrace.run.run import Run
 from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Kind, Timeline, Windows
+from dptrace.timeline.premises import cut_files
 from dptrace.timeline.steps import CpuSteps, device_windows, with_usual_steps
 
 # The timelines of a run that went differently, and the ends of its steps.
@@ -328,7 +329,10 @@ def choose(run: Run, whole: Run) -> StepSelection:
         chosen = tuple(run.timelines[number] for number in with_usual_steps(run.timelines))
         steps = _common_steps(chosen)
     if not steps or 2 * len(chosen) <= len(run.timelines):
-        raise DptraceError(f"{run.path}: no step is on all ranks, so their steps can't be compared.")
+        every = set.intersection(*({*timeline.windows.names} for timeline in run.timelines))
+        cut = cut_files(run.timelines) if every else ""
+        why = f"no step has its collectives on all ranks, since {cut}" if cut else "no step is on all ranks"
+        raise DptraceError(f"{run.path}: {why}, so their steps can't be compared.")
     timelines = tuple(numbers[t.rank, t.device] for t in chosen)
     walls = recorded_figures(whole, _chosen(whole, timelines, steps))[:, :, WALL].mean(axis=0)
     if len(steps) > 1 and walls[-1] < _CUT_OFF * median(walls[:-1]):

@@ -38,6 +38,7 @@ from dptrace.core.table import rows_of
 from dptrace.core.units import listed, plural, ranks_text
 from dptrace.run.columns import CLOCKS, MATCHED, MEMBERS, STRAGGLERS
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
+from dptrace.timeline.premises import cut_files
 
 _MOST_NAMED = 3
 """Most ranks that waiting is said to be for."""
@@ -174,7 +175,7 @@ def analyze_cross_rank(
         notes=(
             *_not_in_mean(devices),
             *matches.notes,
-            *_incomplete(matches, clocks, world_size),
+            *_incomplete(matches, clocks, world_size, cut_files(device.timeline for device in devices)),
             *(clocks.notes if len(devices) > 1 else ()),
             *(ddp_buckets.notes if ddp_buckets else ()),
         ),
@@ -210,8 +211,12 @@ _NOTABLE = 0.01
 """Share of a run's collectives from which incomplete ones are noted."""
 
 
-def _incomplete(matches: Matches, clocks: Clocks, world_size: int) -> list[str]:
-    """Note collectives that lack ranks of the run itself: their group has two names, or recordings are cut."""
+def _incomplete(matches: Matches, clocks: Clocks, world_size: int, cut: str) -> list[str]:
+    """Note collectives that lack ranks of the run itself: their group has two names, or recordings are cut.
+
+    Args:
+        cut: which files are.
+    """
     here = {rank for rank, _ in matches.device_ids}
     # Calls without a group are of all ranks of the job; who is in a named group without ranks is not recorded.
     members = [group.ranks if group.name or group.ranks else range(world_size) for group in matches.groups]
@@ -235,7 +240,8 @@ def _incomplete(matches: Matches, clocks: Clocks, world_size: int) -> list[str]:
             "other is unknown."
         )
     if rest := count - named:
-        text = f"{rest:,} of {plural(len(matches), 'collective')} lack a rank, since recordings begin or end apart"
+        why = cut or "recordings begin or end apart"
+        text = f"{rest:,} of {plural(len(matches), 'collective')} lack a rank, since {why}"
         notes.append(f"{text}: how long the others waited there is unknown.")
     return notes
 

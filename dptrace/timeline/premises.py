@@ -7,7 +7,7 @@ A premise that fails is a note whose *kind* names it. A figure that needs it is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, union, unique
 from dptrace.core.notes import LABELS, LAUNCHES, RECORDS, Note
-from dptrace.core.units import plural, share
+from dptrace.core.units import listed, plural, share
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import launches
+from dptrace.timeline.model import Timeline
 from dptrace.timeline.steps import backward_starts
 
 _EARLY_NS = 1_000_000
@@ -194,3 +195,9 @@ def _labels(trace: Trace) -> Note | None:
         "and phases are unknown."
     )
     return Note(text, (), Path(trace.path).name, LABELS)
+
+
+def cut_files(timelines: Iterable[Timeline]) -> str:
+    """Say which files are cut, so that they lack collectives of steps; empty where none is."""
+    names = list(dict.fromkeys(Path(one.path).name for one in timelines if one.incomplete_steps))
+    return f"{listed(names)} {'is' if len(names) == 1 else 'are'} cut" if names else ""
