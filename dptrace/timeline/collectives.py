@@ -229,6 +229,8 @@ def collective_of(
 WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor", "Work.wait", "c10d::Work::wait")
 """Starts of the names of the operators in which a thread waits for a collective."""
 
+_MOST = 0.8
+"""Share of the events, and of the operators, that a recording has of both where only a few are lost."""
 _CARRIED_OUT_AS = {"reduce_scatter": "all_reduce"}
 """Gloo has no reduce-scatter: it all-reduces, and each rank copies its share."""
 
@@ -239,14 +241,15 @@ def enqueuing_operator(trace: Trace, comm: Int64) -> Int64:
     Each process group has its own queue and threads, and the file does not link events to operators. But among events
     of one kind and element count, the n-th to start is the n-th that was requested, if the recording holds all of
     both. Where shapes were not recorded, or an operator's differ from gloo's, the kind alone is matched. A file that is
-    cut has lost the events of whole threads, in all steps: there, each event is of the last operator before it.
+    cut has lost the events of whole threads, in all steps: there, and where a few events or operators are lost, each
+    event is of the last operator before it.
 
     Args:
         comm: indices of gloo's events, ascending.
     """
     ops = np.flatnonzero((trace.category == Category.CPU_OP) & trace.named(C10D_PREFIX))
     operator_of = comm.copy()
-    for with_elements in (True, False):
+    for with_elements, some_lost in ((True, trace.cut), (False, trace.cut), (True, True)):
         free = np.flatnonzero(operator_of == comm)
         left = ops[~mask_of(operator_of, len(trace))[ops]]
         executed = _grouped((_executed_work(trace, event, with_elements) for event in comm[free].tolist()), free)
@@ -254,7 +257,7 @@ def enqueuing_operator(trace: Trace, comm: Int64) -> Int64:
         for work, operators in requested.items():
             positions = np.array(executed.get(work, []), np.int64)
             by = np.array(operators, np.int64)
-            if trace.cut:
+            if some_lost and (trace.cut or _MOST * max(len(by), len(positions)) <= min(len(by), len(positions))):
                 positions, by = _last_before(trace, comm, positions, by)
                 operator_of[positions] = by
             elif len(by) == len(positions) and (trace.start_ns[by] <= trace.start_ns[comm[positions]]).all():
@@ -265,7 +268,7 @@ def enqueuing_operator(trace: Trace, comm: Int64) -> Int64:
 def _last_before(trace: Trace, comm: Int64, positions: Int64, ops: Int64) -> tuple[Int64, Int64]:
     """Pair events with the last operator before each; of several with one, the first, while operators are recorded."""
     start = trace.start_ns[comm[positions]]
-    until = trace.start_ns[trace.thread == trace.thread[ops[-1]]].max()
+    until = trace.start_ns[trace.thread == trace.thread[ops[-1]]].max() if trace.cut else start.max(initial=0)
     place = np.searchsorted(trace.start_ns[ops], start, side="right") - 1
     positions, place = (column[(place >= 0) & (start <= until)] for column in (positions, place))
     place, first = np.unique(place, return_index=True)

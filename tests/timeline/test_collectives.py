@@ -250,6 +250,20 @@ def test_what_was_asked_for_before_the_recording_stays_what_gloo_calls_it(tmp_pa
     assert Phase.OPTIMIZER == timeline.phase[timeline.collective == 2]
 
 
+def test_a_lost_event_and_a_lost_request_leave_the_others_together(tmp_path: Path) -> None:
+    """As many of each, but not of the same collectives: an event is of the last request before it, if of any."""
+    file = step()
+    for number in range(10):
+        if number != 3:
+            request(file, "allreduce_", 10 + 20 * number, [[[10]]])
+        if number != 6:
+            execute(file, "all_reduce", 13 + 20 * number, 20 + 20 * number, [10])
+    timeline = read(file, tmp_path)
+
+    own = timeline.collective >= 0
+    assert [3_000] * 3 + [0] + [3_000] * 5 == (timeline.start_ns - timeline.launch_ns)[own].tolist()
+
+
 def test_nothing_is_done_before_it_was_asked_for(tmp_path: Path) -> None:
     """If clocks or a truncated file suggest it, gloo's own metadata counts."""
     file = request(execute(step(), "all_reduce", 10, 20, [10]), "_reduce_scatter_base_", 30, [[5], [10]])

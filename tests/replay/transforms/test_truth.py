@@ -232,6 +232,21 @@ def test_clocks_that_nothing_bounds_are_no_basis_for_an_answer(tmp_path: Path) -
     assert {one.to_dict()["gain_ns"] for one in findings_of(recorded)} == {None}
 
 
+def test_a_lost_event_hides_no_late_rank(tmp_path: Path) -> None:
+    """Of two collectives, one has lost its event and one its request on the rank that waits: the others show it."""
+    plant = Plant(1, "forward", 40)
+    ranks = run(data_parallel, 2, (plant,))
+    for name, number in (("gloo:all_reduce", 3), ("c10d::allreduce_", 1)):
+        events = ranks[0].file.events
+        events.remove([event for event in events if event["name"] == name][number])
+    recorded = dptrace.open(write(tmp_path, ranks), cache=False)
+
+    every = excesses(recorded.replay.model)
+    late = sum(one.ns for one in every if is_at(one, plant)) / 1e6
+    assert 40 * (STEPS - 3) <= late <= 41 * STEPS
+    assert sum(one.ns for one in every) / 1e6 - late < 0.05 * late
+
+
 def cut(file: Path, kept: float) -> None:
     """Cut a file as where its job was killed: threads are written one after the other, the host's last."""
     head = json.loads(gzip.decompress(file.read_bytes()))
