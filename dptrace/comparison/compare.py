@@ -481,12 +481,12 @@ def _who_is_late(comparison: Comparison, every: Mapping[str, Change]) -> str:
 
 
 def _late_rank(comparison: Comparison, wall: Change) -> str:
-    """Return which ranks are late with what a step loses by it, where that is nearly all that it changed by."""
+    """Return which ranks are late with what a step loses by it, where that is most of what it changed by."""
     wait = next((change for change in comparison.wait_and_transfer if change.name == "exposed_wait_ns"), None)
     if wait is not None and wait.delta / wall.delta < _WAITING:
         return ""
     late, ns = _latest(comparison, wall)
-    is_most = late and _MOSTLY <= ns / abs(wall.delta) <= 1 / _MOSTLY
+    is_most = late and 1 / 2 <= ns / abs(wall.delta) <= 1 / _MOSTLY
     return f"{late} {signed_duration(math.copysign(ns, wall.delta))}" if is_most else ""
 
 

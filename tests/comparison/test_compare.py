@@ -29,7 +29,7 @@ from tests.support.builders import TimelineBuilder
 from tests.support.evidence import REMOVALS, read
 from tests.support.jobs import job, run_of
 from tests.support.planted import Plant, planted_job
-from tests.support.programs import one_forward_one_backward, pipeline, write
+from tests.support.programs import gpipe, one_forward_one_backward, pipeline, write
 from tests.support.real_traces import needs_real_traces, real
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
@@ -387,6 +387,20 @@ def test_a_late_stage_is_said_where_waits_are_not_measured(tmp_path: Path) -> No
 
     assert "slower per step: rank 1's host is late +" in compare([clean], [late]).summary()
     assert f"faster per step: rank 1's host was late {MINUS}" in compare([late], [clean]).summary()
+
+
+def test_a_late_stage_is_said_beside_what_else_takes_longer(tmp_path: Path) -> None:
+    """All stages compute longer by two thirds of what the late one takes longer by itself."""
+    program = pipeline(gpipe, 3)
+    more = tuple(programs.Plant(rank, "B", 3) for rank in range(3))
+    clean, late = (
+        dptrace.open(write(tmp_path / name, programs.run(program, 3, plants)), cache=False)
+        for name, plants in (("clean", ()), ("late", (programs.Plant(1, "F", 10), *more)))
+    )
+
+    (size,) = re.findall(r"slower per step: rank 1's host is late \+([\d.]+) ms", compare([clean], [late]).summary())
+    (step,) = (change for change in compare([clean], [late]).changes if change.name == "wall_ns")
+    assert 0.5 <= float(size) * 1e6 / step.delta < 0.8
 
 
 def test_what_all_ranks_send_longer_is_nobodys_lateness() -> None:
