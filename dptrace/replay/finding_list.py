@@ -337,7 +337,7 @@ class FindingList:
         gain, finding = one.finding.gain, one.finding
         if gain.ns is None:
             return finding
-        reason = gain.reason
+        reason, once = gain.reason, bool(one.lost_ns and not gain.low_ns and finding.evidence.once)
         if one.lost_ns and max(gain.ns, ns) <= one.lost_ns / 2:
             lost = duration(round(one.lost_ns))
             reason = f"Of {lost} a step that is lost, the rest is hidden: other ranks or work are as late."
@@ -345,8 +345,10 @@ class FindingList:
             left = duration(ns) if ns else "nothing"
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
         elif one.lost_ns and not gain.low_ns and ns <= (gain.high_ns or 0):
-            reason = f"Can't tell it from noise: without it, these steps gain 0 to {duration(gain.high_ns or 0)} each."
-            reason = "Seen in one step: can't tell if it comes again." if one.finding.evidence.once else reason
+            noise = f"Can't tell it from noise: without it, these steps gain 0 to {duration(gain.high_ns or 0)} each."
+            reason = "" if once else noise
+        if once:
+            reason = f"{reason} Seen in one step: can't tell if it comes again.".lstrip()
         gain = replace(gain, marginal_ns=ns, share=ns / self._measurer.mean_step_ns, reason=reason)
         return replace(finding, gain=gain, needed=is_needed)
 

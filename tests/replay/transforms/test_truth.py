@@ -282,6 +282,18 @@ def test_what_all_ranks_do_is_no_ranks_delay(place: str, tmp_path: Path) -> None
     assert not [one.text for one in found if one.kind in ("straggler", "jitter")]
 
 
+@pytest.mark.parametrize("others", [(), (Plant(1, "load", 100, (4,)),)])
+def test_what_was_seen_once_may_not_come_again(others: tuple[Plant, ...], tmp_path: Path) -> None:
+    """Also where another rank is as late there, which hides most of it."""
+    plant = Plant(2, "optimizer", 120, (3,))
+    found = findings_of(opened(tmp_path, data_parallel, 3, (plant, *others)))
+
+    late = [one.to_dict() for one in found if one.kind == "straggler" and one.evidence.once]
+    assert [2] in [one["evidence"]["ranks"] for one in late]
+    assert {0} == {one["gain_low_ns"] for one in late}
+    assert all("can't tell if it comes again" in one["gain_reason"] for one in late)
+
+
 def test_what_ends_a_step_belongs_to_it(tmp_path: Path) -> None:
     """Not to the next one, whose first message follows."""
     recorded = opened(tmp_path, INTERLEAVED, 3, (Plant(1, "optimizer", 40),))
