@@ -21,7 +21,9 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset, dataloader  # noqa: E402
 
 import dptrace  # noqa: E402
+from dptrace.record.distributed import RankStore  # noqa: E402
 from dptrace.record.steps import current_counter  # noqa: E402
+from dptrace.watch import capture  # noqa: E402
 from dptrace.watch.records import BACKWARD, COLLECTIVE, GROUP, Tail, read  # noqa: E402
 from dptrace.watch.session import Settings, Watch  # noqa: E402
 
@@ -142,6 +144,22 @@ def test_collectives_may_be_waited_for_in_any_order(watch: Watch, group: None) -
 
     assert [2, 1] == [call["sequence"] for call in met]
     assert "" == calls.problem
+
+
+def test_captures_of_two_watches_of_a_process_agree_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store of the ranks still has what those of the first have agreed on."""
+    names: list[str] = []
+
+    class Noted(RankStore):
+        def __init__(self, name: str) -> None:
+            names.append(name)
+            super().__init__(name)
+
+    monkeypatch.setattr(capture, "RankStore", Noted)
+    for folder in ("a", "b"):
+        capture.Captures(tmp_path / folder).step(1)
+
+    assert 2 == len(set(names)) == len(names)
 
 
 def test_after_its_end_collectives_work(watch: Watch, group: None) -> None:
