@@ -364,7 +364,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         """Return the GPUs of a stage over which whole experts can be spread, those that split layers among them."""
         whole, rest = divmod(replicas * tensor, self.expert_tp or tensor)
         if rest or tensor % (self.expert_tp or tensor):
-            raise UsageError(f"--expert-tp {self.expert_tp}: must divide the {tensor} GPUs that split a layer, --tp.")
+            split = plural(tensor, "GPU")
+            raise UsageError(f"--expert-tp {self.expert_tp}: must divide the {split} that split a layer, --tp.")
         return whole
 
     @property

@@ -325,7 +325,7 @@ def _scaling_table(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
     serial = step.exposed_s / step.step_s
     rows: list[dict[str, Any]] = []
     base: dict[str, float] = {}
-    for gpus in GPU_COUNTS:
+    for gpus in sorted({*GPU_COUNTS, plan.layout.gpus}):
         weak = _on(plan, gpus, round(each * gpus))
         if weak is None:
             continue

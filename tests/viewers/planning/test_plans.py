@@ -16,6 +16,7 @@ from dptrace.model.training.communication import Link, Network, level, message_c
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Line
 from dptrace.viewers.planning.cells import billions
 from dptrace.viewers.planning.charts import (
+    charts,
     memory_chart,
     message_chart,
     plan_roofline_chart,
@@ -99,6 +100,14 @@ def test_a_plan_that_does_not_fit_leaves_room_for_the_others(prediction: dict[st
 
     assert max(bar[-1][1] for bar in bars(drawing)) == pytest.approx(2e9 * slowest)
     assert drawing.x.high <= 2.1e9 * slowest
+
+
+def test_three_gpus_have_a_chart() -> None:
+    """No power of two divides their plan, whose own number is a row of the table."""
+    content = dptrace.predict(params=13e9, gpus=3)
+
+    assert 3 in [row["gpus"] for row in content["scaling"]]
+    assert dots(charts(content)["scaling"])
 
 
 def test_lines_go_through_the_table(prediction: dict[str, Any]) -> None:
