@@ -292,14 +292,19 @@ def _ridge(found: Sequence[Candidate]) -> Question:
 
 
 def step_levels(plan: Plan, step: StepPrediction) -> Iterator[tuple[float, RooflineLevel]]:
-    """Yield where a step lies for each link that it uses, with the bytes that a GPU sends over it."""
-    gpus = plan.layout.gpus
+    """Yield where a step lies for each link that it uses, with the bytes that a GPU sends over it.
+
+    Parameters that are gathered in each micro-batch are covered by more samples in it, not by more of them.
+    """
+    gpus, rounds = plan.layout.gpus, plan.gathers if plan.layout.zero == 3 else 1
     pairs = [sent_by_level(plan.network, one.kind, one.bytes, one.ranks, one.stride) for one in step.traffic]
     for number, link in enumerate((plan.network.within, plan.network.between)):
         sent = sum(pair[number] * one.calls for pair, one in zip(pairs, step.traffic, strict=True))
         if sent:
-            samples = plan.batch / gpus / (plan.gathers if plan.layout.zero == 3 else 1)
-            yield sent, level(link, step.peak_flops / gpus, ccr(step.model_flops / gpus, sent), samples)
+            intensity = ccr(step.model_flops / gpus, sent)
+            found = level(link, step.peak_flops / gpus, intensity, plan.batch / gpus / rounds)
+            advice = found.advice.replace("batch", "micro-batch") if rounds > 1 else found.advice
+            yield sent, msgspec.structs.replace(found, advice=advice)
 
 
 def _gpus(found: Sequence[Candidate]) -> Question:

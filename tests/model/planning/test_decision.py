@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import dptrace
 from dptrace.model.planning.decision import RULES, Decision, decide
 from dptrace.model.planning.describe import Description
 from dptrace.model.planning.search import search
@@ -66,6 +67,18 @@ def test_what_covers_communication_is_computation_as_predicted() -> None:
     assert not asked[0].startswith("no")
     assert "larger micro-batch" in asked[1]
     assert "larger batch" in asked[2]
+
+
+def test_gathers_are_covered_by_larger_micro_batches() -> None:
+    """Twice the micro-batches of FSDP gather twice: the batch that covers them is that of one, and so is the advice."""
+    some, more = (
+        dptrace.predict(params=7e9, gpus=64, strategy="fsdp", micro_batch=1, recompute="full", batch=64 * count,
+                        link="nvlink4,eth-25")["roofline"][-1]
+        for count in (2, 8)
+    )  # fmt: skip
+
+    assert some["critical_batch"] == pytest.approx(more["critical_batch"])
+    assert "micro-batch" in more["advice"]
 
 
 def test_the_rule_of_four_micro_batches_is_corrected() -> None:
