@@ -172,11 +172,12 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
         found.append(Doubt("absent_ranks", text, False))
     unsized_ns = _unsized_ns(question.model) / question.steps
     if unsized_ns > _MAX_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
-        spent = f"{duration(unsized_ns)} of each step go to collectives"
+        spent = f"{duration(unsized_ns)} of each step go to transfers in collectives"
         if question.model.lacks_ranks:
+            who = model.whole.cross_rank.not_recorded or "ranks are missing"
             text = (
-                f"Ranks are missing, and {spent} whose sizes the trace does not have: waiting and transfer can't be "
-                "separated. Record all ranks, or with a torch that writes the sizes of collectives."
+                f"{who[0].upper()}{who[1:]}, and {spent} whose sizes the trace does not have: waiting and transfer "
+                "can't be separated. Record all ranks, or with a torch that writes the sizes of collectives."
             )
         else:
             text = f"{spent} that are not matched across ranks: how long these wait for each other is unknown."
@@ -194,7 +195,7 @@ def transfers_are_unknown(model: Model, changes: Sequence[Change], step_ns: floa
 
 
 def _unsized_ns(model: Model) -> int:
-    """Return how long the collectives took of which neither the peers nor others of their size show the transfer.
+    """Return how long the mean rank was in transfers that neither the peers nor others of their size show.
 
     What runs in steps that some rank has not recorded, or not whole, is not asked for.
     """
@@ -202,7 +203,7 @@ def _unsized_ns(model: Model) -> int:
     unknown = transfers.absent & ~transfers.sized if model.lacks_ranks else transfers.absent
     steps = np.append(model.run.cross_rank.matches.step, "")[transfers.match]
     unknown &= (steps == "") | np.isin(steps, shared_steps(model.run.timelines))
-    return int(transfers.duration_ns[unknown].sum()) // max(1, len(model.processes))
+    return model.transferring_ns(unknown)
 
 
 def _about_pace(question: Question) -> Sequence[Doubt]:

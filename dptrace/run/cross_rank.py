@@ -172,6 +172,7 @@ def analyze_cross_rank(
         latencies=distributions,
         fits=fits,
         stragglers=late,
+        world_size=world_size,
         notes=(
             *_not_in_mean(devices),
             *matches.notes,

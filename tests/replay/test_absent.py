@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from shutil import copy2
 
 import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import Finding
+from dptrace.core.units import duration
 from dptrace.errors import UsageError
 from dptrace.replay.findings import findings_of
 from tests.support.mesh import Mesh
+from tests.support.paths import ROOT
 
+PLANTS = ROOT.parent / "shared" / "inputs" / "plants"
 SLOW = Mesh(slow={5: 1.3})
 TRUE_NS = 1000 * (SLOW.step_us() - Mesh().step_us())
 
@@ -51,6 +55,23 @@ def test_a_straggler_without_a_trace_is_named(tmp_path: Path) -> None:
     assert ([5], "not_recorded") == (finding.evidence.to_dict()["ranks"], finding.evidence.to_dict()["cause"])
     assert finding.gain.ns == pytest.approx(TRUE_NS, rel=0.1)
     assert finding.evidence.rank in run.ranks
+
+
+@pytest.mark.skipif(not PLANTS.exists(), reason=f"the inputs are not here ({PLANTS})")
+def test_all_that_is_said_of_a_rank_without_a_trace_has_one_figure(tmp_path: Path) -> None:
+    """The slow middle stage of a pipeline has none. Sends and receives run at once: findings on them, and the reason
+    why no gain is known, have the exposed communication of the headline, and all name the rank.
+    """
+    for rank in (0, 2):
+        copy2(PLANTS / "ppt_slow1" / f"rank{rank}.pt.trace.json.gz", tmp_path)
+    run = dptrace.open(tmp_path, cache=False)
+    exposed_ns = run.steps()["exposed_comm_ns"].mean()
+
+    found = [finding for finding in findings_of(run) if finding.kind == "exposed_comm"]
+
+    assert sum(finding.counted_ns for finding in found) == pytest.approx(exposed_ns, rel=0.001)
+    assert all("rank 1 was not recorded" in finding.text for finding in found)
+    assert all(f"Rank 1 was not recorded, and {duration(exposed_ns)}" in finding.gain.reason for finding in found)
 
 
 def test_the_range_without_an_absent_rank_holds_all_waiting(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _named_parts(run: Run, found: MeanStep) -> Iterator[Text]:
         if figures[name] is None:
             yield Text(f"{words} {unknown}", style="bold red")
     if found.waits_ns["exposed_wait_ns"] is None and found.waits_ns["exposed_unmatched_ns"]:
-        yield Text("waiting unknown: incomplete collectives", style="bold red")
+        yield Text(f"waiting unknown: {run.cross_rank.not_recorded or 'incomplete collectives'}", style="bold red")
     hidden, exposed = figures["overlapped_comm_ns"], figures["exposed_comm_ns"]
     if hidden is None or exposed is None:
         yield Text(f"overlap {unknown}")

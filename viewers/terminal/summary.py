@@ -198,7 +198,7 @@ def sentence(run: Run) -> Text:
     if figures["exposed_comm_ns"] is None:
         text.append("exposed communication unknown", style="bold red")
     else:
-        text.append(_exposed(found), style="bold red")
+        text.append(_exposed(run, found), style="bold red")
     idle = figures["idle_ns"]
     bound = f"{found.bounds['idle_ns']} " if found.bounds.get("idle_ns", "about") != "about" else ""
     text.append(", idle unknown" if idle is None else f", {bound}{100 * idle / max(found.wall_ns, 1):.1f} % idle")
@@ -213,10 +213,10 @@ def sentence(run: Run) -> Text:
     return text
 
 
-def _exposed(found: MeanStep) -> str:
+def _exposed(run: Run, found: MeanStep) -> str:
     """Return the shares of waiting and of transfer in exposed communication, with the ranks that are waited for."""
     unknown = found.waits_ns["exposed_wait_ns"] is None and found.waits_ns["exposed_unmatched_ns"]
-    why = " (waiting unknown: incomplete collectives)" if unknown else ""
+    why = f" (waiting unknown: {run.cross_rank.not_recorded or 'incomplete collectives'})" if unknown else ""
     missing = EXPOSED_LABELS["exposed_unmatched_ns"]
     shares = {label: 100 * ns / max(found.wall_ns, 1) for _, label, ns in exposed_parts(found)}
     kept = {label: part for label, part in shares.items() if label != missing or part >= 0.05}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.across import AcrossRanks
+from dptrace.analysis.cross_rank.across import AcrossRanks, not_recorded
 from dptrace.analysis.findings.evidence import (
     ExposedComm,
     FirstBucket,
@@ -41,7 +41,7 @@ def exposed_communication(context: FindingContext) -> list[Finding]:
     devices, steps = context.devices, context.steps
     found = []
     for kind in sorted({kind for device in devices for kind in device.split.comm}):
-        exposed_ns = waited = tail = hidden = count = size = 0
+        exposed_ns = shared_ns = waited = tail = hidden = count = size = 0
         sized = True
         worst: tuple[int, str | None, int] = (0, None, 0)
         for number, device in enumerate(devices):
@@ -49,6 +49,7 @@ def exposed_communication(context: FindingContext) -> list[Finding]:
                 continue
             figures = device.split.comm[kind]
             exposed_ns += int(figures.exposed_ns.sum())
+            shared_ns += device.shared_exposed_of(kind)
             hidden += int(figures.overlapped_ns.sum())
             count += int(figures.count.sum())
             size += int(figures.bytes.sum())
@@ -60,9 +61,9 @@ def exposed_communication(context: FindingContext) -> list[Finding]:
             top = int(figures.exposed_ns.argmax())
             if int(figures.exposed_ns[top]) > worst[0]:
                 worst = (int(figures.exposed_ns[top]), device.split.names[top], device.timeline.rank)
-        cost = max(exposed_ns - waited, 0)
         if not exposed_ns:
             continue
+        cost = max(exposed_ns - waited, 0) * shared_ns // exposed_ns  # kinds that run at once share what they expose
         late = min(tail / exposed_ns, 1.0)  # concurrent collectives each have the same exposed time
         text, advice = exposed_advice(
             context, kind, late, hidden, exposed_ns, waited, count / steps, sized * size / max(count, 1)
@@ -83,8 +84,10 @@ def exposed_communication(context: FindingContext) -> list[Finding]:
         if waited > _NOTABLE_WAIT * exposed_ns:
             share = 100 * min(waited / exposed_ns, 1.0)
             text += f" {share:.0f} % of the exposed time is waiting for other ranks and not counted here."
-        if missing := _missing_ranks_text(context, kind):
-            text += missing
+        if missing := _missing_ranks(context, kind):
+            text += f" How much of it is waiting is unknown: {missing}, which may be what the others wait for."
+            if 2 * context.unmatched_ns(kind) > exposed_ns:
+                advice = f"Add the missing traces first: this may be waiting for their ranks. {advice}"
         else:
             unmatched, complete_first = _incomplete(context, kind, exposed_ns)
             text, advice = text + unmatched, complete_first or advice
@@ -139,24 +142,28 @@ def _last_gradients(context: FindingContext, kind: str) -> LastGradients | None:
     return None
 
 
-def _missing_ranks_text(context: FindingContext, kind: str) -> str:
-    """Name missing ranks: the wait for them cannot be separated from transfer."""
+def _missing_ranks(context: FindingContext, kind: str) -> str:
+    """Say which ranks of incomplete collectives were not recorded; empty for none.
+
+    The wait for them cannot be separated from transfer.
+    """
     matches = context.across.matches
     paired = "send_recv" if kind in ("send", "recv") else kind
     rows = np.flatnonzero(((matches.kind == kind) | (matches.kind == paired)) & ~matches.complete)
     if not len(rows):
         return ""
     here = {rank for rank, _ in matches.device_ids}
-    absent = {rank for group in set(matches.group[rows].tolist()) for rank in matches.groups[group].ranks} - here
+    groups = [matches.groups[group] for group in set(matches.group[rows].tolist())]
+    # Calls without a group are of all ranks of the job.
+    members = (group.ranks or (() if group.name else range(context.across.world_size)) for group in groups)
+    absent = {rank for ranks in members for rank in ranks} - here
     wanted = int(matches.size[rows].max())
-    if not absent and wanted <= len(here):
+    if absent:
+        return not_recorded(absent)
+    if wanted <= len(here):
         return ""  # captures begin or end at different places
-    if len(absent) == 1:
-        who = f"rank {min(absent)} has no trace in this run"
-    else:
-        missing = len(absent) or wanted - len(here)
-        who = f"{missing} of its {wanted} ranks {'has' if missing == 1 else 'have'} no trace in this run"
-    return f" The share of wait in it is unknown: {who}."
+    missing = wanted - len(here)
+    return f"{missing} of its {wanted} ranks {'was' if missing == 1 else 'were'} not recorded"
 
 
 _TOO_LARGE = 0.1

@@ -106,6 +106,13 @@ class DeviceFigures(msgspec.Struct, frozen=True):
         shared: Int64 = np.floor(exposed * share[np.where(inside, step, -1)]).astype(np.int64)
         return shared
 
+    def shared_exposed_of(self, kind: str) -> int:
+        """Return the exposed time of a kind of collective, so that kinds which run at once add up to the step's."""
+        whole, kinds = self.split.figures["exposed_comm_ns"], self.split.comm
+        every = np.sum([of_kind.exposed_ns for of_kind in kinds.values()], axis=0)
+        share = np.minimum(whole / np.maximum(every, 1), 1.0)
+        return int(np.floor(kinds[kind].exposed_ns * share).sum())
+
     def only_communication(self) -> DeviceFigures:
         """Drop all other intervals; the figures remain those of the whole timeline."""
         chosen = self.timeline.kind == Kind.COMMUNICATION

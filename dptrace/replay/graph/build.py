@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.causes import CAUSES
-from dptrace.core.intervals import Int64, median, members, repeated, unique
+from dptrace.core.intervals import Int64, median, members, repeated, union, unique
 from dptrace.core.notes import ALL_STEPS
 from dptrace.core.subprocess_pool import collection_paused
 from dptrace.core.units import plural
@@ -471,6 +471,21 @@ class Model(msgspec.Struct, frozen=True):
     def ranks(self) -> Int64:
         """For how many ranks each process is replayed, with its own."""
         return np.ones(len(self.processes), np.int64) if self.of is None else self.of.count
+
+    def transferring_ns(self, chosen: NDArray[np.bool_]) -> int:
+        """Return how long the mean process was in some transfers; those at once, as of sends and receives, count once.
+
+        Args:
+            chosen: a mask over the transfers.
+        """
+        transfers, spent = self.transfers, 0
+        end_ns = transfers.arrived_ns + transfers.duration_ns
+        member = np.flatnonzero(chosen[transfers.instance])
+        for rows in members(self.graph.process[transfers.arrival[member]], len(self.processes)):
+            own = transfers.instance[member[rows]]
+            start, end = union(transfers.arrived_ns[own], end_ns[own])
+            spent += int((end - start).sum())
+        return spent // max(1, len(self.processes))
 
     def without_inferred(self) -> Model:
         """Return the model without the waits that only times suggest."""

@@ -301,14 +301,27 @@ def test_a_large_first_bucket_sets_out_late() -> None:
 
 @pytest.mark.parametrize(
     ("here", "world", "said"),
-    [((0,), 2, "rank 1 has no trace"), ((0, 2), 4, "2 of its 4 ranks have no trace"), ((0, 1), 2, "")],
+    [((0,), 2, "rank 1 was not recorded"), ((0, 2), 4, "ranks 1, 3 were not recorded"), ((0, 1), 2, "")],
 )
 def test_without_all_ranks_waiting_is_no_figure(here: tuple[int, ...], world: int, said: str) -> None:
     """The finding names the missing ranks; with all ranks it says nothing."""
-    text = kinds(job(8_000_000, ranks=here, world=world), world)["exposed_comm"].text
+    finding = kinds(job(8_000_000, ranks=here, world=world), world)["exposed_comm"]
 
-    assert ("share of wait in it is unknown" in text) == bool(said)
-    assert said in text
+    assert ("How much of it is waiting is unknown" in finding.text) == bool(said)
+    assert said in finding.text
+    assert ("missing traces first" in finding.advice) == bool(said)
+
+
+def test_kinds_that_run_at_once_share_what_they_expose() -> None:
+    """A send of 40 ms under a receive of 60: together they count the 60 ms of the step's exposed communication."""
+    build = TimelineBuilder(0, bounds=(0, 100 * MS)).compute(0, 40 * MS)
+    for kind, end, lane in (("send", 80, 20), ("recv", 100, 21)):
+        build.collective(40 * MS, end * MS, Collective(kind, 64, "float", "", 2), lane=lane)
+    figures = figures_of(build.build())
+    found = [one for one in findings_in([figures], 2, {}) if one.kind == "exposed_comm"]
+
+    assert 60 * MS == figures.split.figures["exposed_comm_ns"].sum() == sum(one.counted_ns for one in found)
+    assert all("rank 1 was not recorded" in one.text for one in found)
 
 
 @pytest.mark.heavy

@@ -66,7 +66,7 @@ def test_the_bar_is_to_scale() -> None:
 def test_what_is_unknown_stays_said() -> None:
     """Waiting of incomplete collectives; a run without a step; and the notes are counted."""
     lone = screen(late_run(30, size=2))
-    assert "waiting unknown: incomplete collectives" in lone
+    assert "waiting unknown: rank 1 was not recorded" in lone
     assert "There is no step in this run." in screen(Run("r", (TimelineBuilder(bounds=()).build(),)))
     noted = Run("r", late_run(30, 70).timelines, notes=("mind this", "what that costs is unknown"))
     assert "! what that costs is unknown" in screen(noted)

@@ -147,7 +147,7 @@ def test_an_unknown_wait_is_reported_once() -> None:
     run = late_run(30, size=2)
     text = printed(run)
 
-    assert "50.0 % exposed communication (waiting unknown: incomplete collectives), 20.0 % idle" in sentence(run).plain
+    assert "50.0 % exposed communication (waiting unknown: rank 1 was not recorded), 20.0 % idle" in sentence(run).plain
     assert 1 == text.count("waiting unknown")
     assert "?" not in text
 
