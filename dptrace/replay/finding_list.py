@@ -195,10 +195,11 @@ class FindingList:
         self._taken += [one.change for one in changes]
         self._gained += sum(gained)
         latest = max((one.lost_ns for one in late), default=0.0)
-        listed = []
+        listed = list[Finding]()
         for one, ns in zip(changes, gained, strict=True):
             if not one.is_late or max(one.alone_ns, ns) >= least or one.lost_ns >= max(1, _HIDDEN * latest):
-                listed.append(self._with_marginal_gain(one, ns, id(one) in needed))
+                finding = self._with_marginal_gain(one, ns, id(one) in needed)
+                (listed if finding.gain.ns is not None else unknown).append(finding)
         progress(1)
         first = _needed_below([one for one in listed if not one.is_minor])
         return _with_unknown([*first, *(one for one in listed if one.is_minor)], unknown)
@@ -246,7 +247,7 @@ class FindingList:
         gain = estimate.gain
         if isinstance(change, HiddenCollectives) and change.lacks_ranks(self._context.model):
             gain = _at_most(gain, finding)
-        if not lost_ns and gain.ns is not None and 0 <= gain.ns < _FAR_BELOW * finding.counted_ns:
+        if not (lost_ns or gain.reason) and gain.ns is not None and 0 <= gain.ns < _FAR_BELOW * finding.counted_ns:
             hidden, counted = duration(finding.counted_ns - gain.ns), duration(finding.counted_ns)
             text = f"Of {counted} counted, {hidden} are hidden behind other work, not on the critical path"
             gain = replace(gain, reason=f"{text}: without them, {estimate.pace()}.")
@@ -335,21 +336,30 @@ class FindingList:
     def _with_marginal_gain(self, one: _Change, ns: int, is_needed: bool) -> Finding:
         """Return a finding with what it gains after those above it, and why that is far less."""
         gain, finding = one.finding.gain, one.finding
-        if gain.ns is None:
+        if gain.ns is None or gain.high_ns is None:
             return finding
         reason, once = gain.reason, bool(one.lost_ns and not gain.low_ns and finding.evidence.once)
+        then = f"it gains no more than {duration(gain.ns)}"
+        if ns > gain.high_ns and (may_hide := self._measurer.as_late(then)):
+            if isinstance(one.change, LevelAbsent):
+                may_hide = f"Can't tell: it may be late only where it waits for those above; then {then}."
+            # What others wait for was measured; else what it gains alone is all that is known.
+            if finding.share >= MIN_SHARE:
+                return replace(finding, gain=Gain(gain.change, reason=may_hide, doubts=gain.doubts))
+            ns, reason = gain.ns, may_hide
         if one.lost_ns and max(gain.ns, ns) <= one.lost_ns / 2:
             lost = duration(round(one.lost_ns))
             reason = f"Of {lost} a step that is lost, the rest is hidden: other ranks or work are as late."
         elif ns < _FAR_BELOW * gain.ns:
             left = duration(ns) if ns else "nothing"
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
-        elif one.lost_ns and not gain.low_ns and ns <= (gain.high_ns or 0):
-            noise = f"Can't tell it from noise: without it, these steps gain 0 to {duration(gain.high_ns or 0)} each."
+        elif not reason and one.lost_ns and not gain.low_ns and ns <= gain.high_ns:
+            noise = f"Can't tell it from noise: without it, these steps gain 0 to {duration(gain.high_ns)} each."
             reason = "" if once else noise
         if once:
             reason = f"{reason} Seen in one step: can't tell if it comes again.".lstrip()
-        gain = replace(gain, marginal_ns=ns, share=ns / self._measurer.mean_step_ns, reason=reason)
+        share, high = ns / self._measurer.mean_step_ns, max(ns, gain.high_ns)
+        gain = replace(gain, marginal_ns=ns, share=share, high_ns=high, reason=reason)
         return replace(finding, gain=gain, needed=is_needed)
 
 

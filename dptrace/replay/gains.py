@@ -148,9 +148,9 @@ class Measurer:
         if self._inferred and gained[0].mean() >= _NOTABLE * self.step_ns:
             strict = step_lengths(change.apply(replay.strict.model), replay.chosen)
             gained.append(self._per_step(self._base[1], strict))
+        held: NDArray[np.float64] | None = None
         if replay.held is not None and gained[0].mean() >= _NOTABLE * self.step_ns:
-            held = step_lengths(change.apply(replay.held.model), replay.chosen)
-            gained.append(self._per_step(replay.held, held))
+            held = self._per_step(replay.held, step_lengths(change.apply(replay.held.model), replay.chosen))
         most = list[NDArray[np.float64]]()
         if replay.early is not None and gained[0].mean() >= _NOTABLE * self.step_ns:
             early = step_lengths(change.apply(replay.early.model), replay.chosen)
@@ -162,8 +162,18 @@ class Measurer:
             return GainEstimate(replace(gain, reason=refused[0]))
         ns, shorter = bounded.gain_ns, _less(round(self.step_ns) - bounded.predicted_ns, bounded.beyond_ns)
         low, high = self._range(gained, most, round(gained[0].mean()), bounded)
+        if held is not None:
+            recorded, (low, high) = low, self._range([*gained, held], most, round(gained[0].mean()), bounded)
+            gain = replace(gain, reason=self.as_late("it gains nothing")) if low <= 0 < recorded else gain
         gain = replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=shorter)
         return GainEstimate(gain, lambda: _pace(model, after.times, bounded))
+
+    def as_late(self, then: str) -> str:
+        """Say that a gain is unknown, since ranks that were not recorded may hide it; empty where none can."""
+        if self.replay.held is None:
+            return ""
+        absent = self.replay.whole.cross_rank.not_recorded or "ranks were not recorded"
+        return f"Can't tell: {absent}, and may be as late as the others; then {then}."
 
     def _per_step(self, before: StepLengths, after: StepLengths) -> NDArray[np.float64]:
         """Return how much shorter each step is, of the mean timeline; what comes before the first counts in none."""

@@ -17,6 +17,7 @@ from tests.support.mesh import Mesh
 from tests.support.paths import ROOT
 
 PLANTS = ROOT.parent / "shared" / "inputs" / "plants"
+needs_plants = pytest.mark.skipif(not PLANTS.exists(), reason=f"the inputs are not here ({PLANTS})")
 SLOW = Mesh(slow={5: 1.3})
 TRUE_NS = 1000 * (SLOW.step_us() - Mesh().step_us())
 
@@ -57,14 +58,20 @@ def test_a_straggler_without_a_trace_is_named(tmp_path: Path) -> None:
     assert finding.evidence.rank in run.ranks
 
 
-@pytest.mark.skipif(not PLANTS.exists(), reason=f"the inputs are not here ({PLANTS})")
+def without(rank: int, plant: str, folder: Path) -> dptrace.Run:
+    """Open a recording without the trace of a rank."""
+    for file in sorted((PLANTS / plant).glob("*.json.gz")):
+        if not file.name.startswith(f"rank{rank}."):
+            copy2(file, folder)
+    return dptrace.open(folder, cache=False)
+
+
+@needs_plants
 def test_all_that_is_said_of_a_rank_without_a_trace_has_one_figure(tmp_path: Path) -> None:
     """The slow middle stage of a pipeline has none. Sends and receives run at once: findings on them, and the reason
     why no gain is known, have the exposed communication of the headline, and all name the rank.
     """
-    for rank in (0, 2):
-        copy2(PLANTS / "ppt_slow1" / f"rank{rank}.pt.trace.json.gz", tmp_path)
-    run = dptrace.open(tmp_path, cache=False)
+    run = without(1, "ppt_slow1", tmp_path)
     exposed_ns = run.steps()["exposed_comm_ns"].mean()
 
     found = [finding for finding in findings_of(run) if finding.kind == "exposed_comm"]
@@ -72,6 +79,32 @@ def test_all_that_is_said_of_a_rank_without_a_trace_has_one_figure(tmp_path: Pat
     assert sum(finding.counted_ns for finding in found) == pytest.approx(exposed_ns, rel=0.001)
     assert all("rank 1 was not recorded" in finding.text for finding in found)
     assert all(f"Rank 1 was not recorded, and {duration(exposed_ns)}" in finding.gain.reason for finding in found)
+
+
+@needs_plants
+def test_what_an_absent_rank_gains_after_those_it_waited_for_is_unknown(tmp_path: Path) -> None:
+    """Rank 0 sleeps 100 ms, so that its peer without a trace is late for a third rank: that rank 0 gains may be hidden
+    by its peer, and what the peer gains once rank 0 is not late is beyond what it gains alone.
+    """
+    found = {tuple(one.evidence.to_dict()["ranks"]): one.gain for one in late(without(1, "mesh_opt", tmp_path))}
+
+    assert found[(0,)].low_ns == 0
+    assert found[(0,)].high_ns == pytest.approx(91e6, rel=0.1)
+    assert found[(1,)].ns is None
+    assert "rank 1 was not recorded" in found[(0,)].reason
+
+
+@needs_plants
+def test_a_lateness_that_an_absent_rank_may_have_too_is_no_gain(tmp_path: Path) -> None:
+    """Rank 2 sleeps before an all-reduce, the others after it, one of which has no trace: without any, nothing would
+    change. Each gain is within its range, which reaches 0.
+    """
+    found = [one.gain for one in findings_of(without(1, "hid_comp3", tmp_path)) if one.kind == "straggler"]
+
+    assert 2 == len(found)
+    assert all(gain.low_ns == 0 for gain in found)
+    assert all((gain.marginal_ns or 0) <= (gain.high_ns or 0) < 20e6 for gain in found)
+    assert sum(gain.marginal_ns or 0 for gain in found) < 5e6
 
 
 def test_the_range_without_an_absent_rank_holds_all_waiting(tmp_path: Path) -> None:
