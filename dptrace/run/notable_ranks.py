@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import middle_step
-from dptrace.core.intervals import median
+from dptrace.core.intervals import median, sums
 from dptrace.run.run import Run
 from dptrace.run.select import cut_to_steps
 
 _NOTABLE = 0.01
 """Share of the run's wall time, or of a typical rank's figure, above which a difference is notable."""
-
-
+_OWN = 0.2
+"""Share of its own waiting from which a rank is one that others waited for."""
 HELD_UP = "held others up"
 """Why a straggler is notable."""
 
@@ -82,11 +82,25 @@ def why_first(run: Run, first: Sequence[NotableRank]) -> str:
 
 
 def _late(run: Run) -> list[int]:
-    """Return the devices that others waited for during a notable part of the run, the longest first."""
-    late = run.cross_rank.stragglers
-    waited = np.bincount(late.device, late.waited_ns, len(run.devices))
+    """Return the devices that others waited for during a notable part of the run, the longest first.
+
+    In each step only what others waited for a device beyond its own waiting counts: the rest it has passed on. One that
+    waits far longer in all is a victim.
+    """
+    across = run.cross_rank
+    late, steps = across.stragglers, across.matches.step.astype(str)
+    held = np.zeros(len(run.devices))
+    for index in np.unique(late.device).tolist():
+        rows = np.flatnonzero(late.device == index)
+        place = {name: number for number, name in enumerate(run.timelines[index].windows.names)}
+        step = np.array([place.get(name, -1) for name in steps[late.instance[rows]].tolist()], np.int64)
+        waited = sums(step[step >= 0], late.waited_ns[rows[step >= 0]], len(place))
+        # In a collective that lacks a rank, all may be waiting for it.
+        own = across.exposed_waits[index].wait_ns + across.exposed_waits[index].unmatched_ns
+        caused = np.maximum(waited - own, 0).sum()
+        held[index] = caused if caused >= _OWN * own.sum() else 0.0
     wall = max(split.total()["wall_ns"] or 0 for split in run.splits)
-    return [int(i) for i in np.argsort(-waited, kind="stable") if waited[i] > _NOTABLE * wall]
+    return [int(i) for i in np.argsort(-held, kind="stable") if held[i] > _NOTABLE * wall]
 
 
 def _figures(run: Run, with_steps: list[int]) -> dict[str, NDArray[np.float64]]:

@@ -15,11 +15,12 @@ from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, SHOWN
 from dptrace.errors import DptraceError
-from dptrace.run.notable_ranks import middle_step_of, notable_ranks, ranks_first
+from dptrace.run.notable_ranks import HELD_UP, middle_step_of, notable_ranks, ranks_first
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, late_run, run_of
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.mesh import Mesh
 from tests.support.synthetic import training_run
 
 
@@ -117,6 +118,14 @@ def test_the_one_that_stands_out_comes_first() -> None:
     rest = [one.index for one in found if not one.why]
     assert sorted(rest) == rest
     assert ["typical"] == [one.why for one in found if "typical" in one.why]
+
+
+def test_a_rank_that_waits_itself_has_not_held_others_up(tmp_path: Path) -> None:
+    """Rank 0 is late: its peer, for which a third rank then waits, is not, and none is where rank 0 is left out."""
+    run = dptrace.open(Mesh(tp=2, dp=2, late_us={0: 900}).write(tmp_path / "run"), cache=False)
+
+    assert [0] == [one.index for one in notable_ranks(run) if HELD_UP in one.why]
+    assert [] == [one.index for one in notable_ranks(run.select(ranks={1, 2, 3})) if HELD_UP in one.why]
 
 
 @pytest.mark.parametrize(("ranks", "first"), [(16, {}), (64, {32: "held others up", 0: "most exposed", 63: "last"})])
