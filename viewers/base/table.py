@@ -55,7 +55,7 @@ def gain_sentence(finding: Finding) -> str:
     known = gain.high_ns is not None
     between, at_most = (f" ({low} to {high})", f" (at most {high} a step)") if known else ("", "")
     text = f"{duration(gain.ns)} a step{between}" if gain.ns else f"nothing{at_most}"
-    if abs(gain.marginal_ns - gain.ns) > 0.05 * max(gain.ns, gain.marginal_ns):
+    if duration(gain.marginal_ns) != duration(gain.ns):
         text = f"{duration(gain.marginal_ns) if gain.marginal_ns else 'nothing'} after those above, alone {text}"
     return f"Gains {text}: {gain.change}. {gain.reason}".rstrip()
 

@@ -55,6 +55,13 @@ def test_a_gain_is_a_sentence(gain: Gain, parts: list[str]) -> None:
     assert text.endswith(".")
 
 
+def test_a_gain_after_those_above_is_not_taken_for_that_alone() -> None:
+    """A finding is shown with the first of two figures that differ by 4 %: both are labelled."""
+    gain = Gain("no copies", 22_500_000, 20 * MS, 25 * MS, marginal_ns=21_940_000)
+
+    assert "21.9 ms after those above, alone 22.5 ms" in gain_sentence(Finding("copies", "", "", 0, 0.1, gain=gain))
+
+
 # What the kinds of pieces of a critical path are called.
 
 
