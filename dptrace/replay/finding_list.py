@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dptrace.analysis.findings.detect import detected
-from dptrace.analysis.findings.finding import MIN_SHARE, NOTABLY_MORE, Finding, FindingContext, Gain, is_part
+from dptrace.analysis.findings.finding import MIN_SHARE, NOISE, NOTABLY_MORE, Finding, FindingContext, Gain, is_part
 from dptrace.analysis.findings.stragglers import measured_waiting
 from dptrace.core.units import duration
 from dptrace.errors import DptraceError
@@ -354,7 +354,7 @@ class FindingList:
             left = duration(ns) if ns else "nothing"
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
         elif not reason and one.lost_ns and not gain.low_ns and ns <= gain.high_ns:
-            noise = f"Can't tell it from noise: without it, these steps gain 0 to {duration(gain.high_ns)} each."
+            noise = f"{NOISE}: without it, these steps gain 0 to {duration(gain.high_ns)} each."
             reason = "" if once else noise
         if once:
             reason = f"{reason} Seen in one step: can't tell if it comes again.".lstrip()

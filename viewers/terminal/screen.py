@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from dptrace.analysis.findings.evidence import Straggler
-from dptrace.analysis.findings.finding import Finding, nothing_found, top_findings
+from dptrace.analysis.findings.finding import NOISE, Finding, nothing_found, top_findings
 from dptrace.analysis.per_gpu.split import (
     COMPUTE,
     EXPOSED_LABELS,
@@ -194,10 +194,14 @@ def _short(findings: Sequence[Finding], width: int, lines: Sequence[int]) -> Ite
 
 
 def _advice(finding: Finding) -> str:
-    """Return what to do; of a late rank that may be noise, or may not come again, that."""
-    gain = finding.gain
-    doubtful = isinstance(finding.evidence, Straggler) and gain.ns is not None and not gain.low_ns
-    return gain.reason if doubtful and gain.reason else finding.advice
+    """Return what to do, and of a late rank why it may gain nothing; if it may be noise, what to do if it is not."""
+    gain, advice = finding.gain, finding.advice
+    if not isinstance(finding.evidence, Straggler) or gain.ns is None or gain.low_ns or not gain.reason:
+        return advice
+    if gain.reason.startswith(NOISE) or finding.evidence.once:
+        more = "it comes again" if finding.evidence.once else "it is more than noise"
+        return f"If {more}, {advice[0].lower()}{advice[1:]}"
+    return f"{advice} {gain.reason}"
 
 
 def _range(finding: Finding) -> str:

@@ -68,6 +68,8 @@ class Gain(msgspec.Struct, frozen=True):
         }
 
 
+NOISE = "Can't tell it from noise"
+"""How the reason begins of a gain that may be none."""
 MIN_SHARE = 0.01
 """Smallest share of the step that is counted, or gained, in a finding."""
 

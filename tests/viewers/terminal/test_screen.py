@@ -8,14 +8,15 @@ import pytest
 from rich.console import Console
 
 import dptrace
-from dptrace.analysis.findings.finding import top_findings
+from dptrace.analysis.findings.evidence import Straggler
+from dptrace.analysis.findings.finding import NOISE, Finding, Gain, top_findings
 from dptrace.core.units import milliseconds, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.theme import GLYPHS
 from dptrace.viewers.terminal.screen import LINES, print_screen, said
 from tests.support.builders import TimelineBuilder
-from tests.support.jobs import job, late_run
+from tests.support.jobs import MS, job, late_run
 from tests.support.paths import ROOT
 from tests.support.real_traces import REAL
 
@@ -79,6 +80,33 @@ def test_of_many_ranks_those_that_matter_are_shown() -> None:
 
     assert "held others up" in next(line for line in text.splitlines() if line.startswith("11"))
     assert re.search(r"\d+ more: --split", text)
+
+
+def test_a_late_rank_that_may_gain_nothing_has_its_advice() -> None:
+    """And why it may: where what it loses is hidden, after the advice; where it may be noise, as a condition."""
+    cases = {
+        "Of 7 ms, the rest is hidden.": "→ Pin it. Of 7 ms",
+        f"{NOISE}: 0 to 3 ms.": "→ If it is more than noise, pin it.",
+    }
+    for reason, expected in cases.items():
+        run, gain = late_run(30, 70), Gain("level", 5 * MS, 0, 6 * MS, 5 * MS, 0.05, reason=reason)
+        evidence = Straggler(
+            rank=1,
+            step="s",
+            collective="all_reduce",
+            cause="unknown",
+            what="",
+            where="",
+            instance=0,
+            late_ns=1,
+            count=1,
+            ranks=[1],
+            waiting_ranks=[0],
+        )
+        vars(run)["findings_by_question"] = {
+            "findings": (Finding("straggler", "Late.", "Pin it.", MS, 0.1, evidence, gain),)
+        }
+        assert expected in " ".join(screen(run).split())
 
 
 def test_names_of_strangers_give_no_orders() -> None:
