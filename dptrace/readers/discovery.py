@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -114,6 +115,9 @@ def find(paths: Sequence[str]) -> Sources:
             infos.append(metadata)
             notes += remarks
     _refuse_other_runs(dict.fromkeys(exports))
+    if again := [file.name for file, times in Counter(files).items() if times > 1]:
+        which = again[0] if len(again) == 1 else f"{len(again):,} files"
+        notes.append(f"{which} {'was' if len(again) == 1 else 'were'} named more than once: read once.")
     sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), join_run_files(infos), tuple(notes), run_file)
     note_inputs([*sources.local_files(), *reports])
     return sources

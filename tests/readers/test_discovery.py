@@ -290,6 +290,17 @@ def test_only_a_path_that_begins_with_a_tilde_is_in_a_home_folder(
     assert str(inside) == os.path.abspath(dptrace.open(Path("./~/r.json"), cache=False).timelines[0].path)
 
 
+def test_a_file_that_is_named_twice_is_read_once_and_said(folder: Path) -> None:
+    """By itself, and in its folder."""
+    once = find([str(folder)])
+    twice = find([str(folder), str(once.local_files()[0])])
+
+    assert once.files == twice.files
+    assert [note for note in twice.notes if note not in once.notes] == [
+        f"{Path(once.local_files()[0]).name} was named more than once: read once."
+    ]
+
+
 def test_standard_input_stands_alone(folder: Path) -> None:
     """It holds one trace and can't be combined with files."""
     assert ["standard input"] == [file.address for file in find(["-"]).files]

@@ -250,16 +250,19 @@ def print_run(run: Run, console: Console, all_rows: bool = False, sections: Coll
     lines = (mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [plain(headline(run).line), sentence(run)]
     parts += [Text(line) for line in lines if line]
-    for name in (name for name in SECTIONS if not sections or name in sections):
+    names = [name for name in SECTIONS if not sections or name in sections]
+    # What findings do not show is said beside them, but once.
+    selected = [note for note in run.notes if note.startswith(SELECTED)]
+    for name in names:
         for part in SECTIONS[name](run, all_rows):
             parts += ["", part]
+        if name == "findings" and "notes" not in names and selected:
+            parts += ["", note_lines(selected)]
     console.print(*parts, sep="\n")
 
 
 def _findings(run: Run, all_rows: bool) -> Iterator[RenderableType]:
     yield findings_list(findings_of(run), run.on_cpu, run.is_limited)
-    if not all_rows and (selected := [note for note in run.notes if note.startswith(SELECTED)]):
-        yield note_lines(selected)
 
 
 def _split(run: Run, all_rows: bool) -> Iterator[RenderableType]:

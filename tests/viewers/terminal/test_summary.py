@@ -142,6 +142,18 @@ COLUMNS = {"exposed": 5, "waiting": 6, "idle": 8, "wall": 9}
 """Places in the rows of the table by rank."""
 
 
+@pytest.mark.parametrize("sections", [("findings",), ("findings", "notes"), ()])
+def test_what_is_selected_is_said_once(sections: tuple[str, ...]) -> None:
+    """Below the findings, or with all notes."""
+    run = late_run(30, 70, 30).select(ranks={0, 1})
+    [note] = [note for note in run.notes if note.startswith("Only")]
+
+    def show(run: Run, console: Console, all_rows: bool) -> None:
+        print_run(run, console, all_rows, sections)
+
+    assert 1 == flat(printed(run, show=show)).count(note)
+
+
 def test_an_unknown_wait_is_reported_once() -> None:
     """Ranks are missing: exposed communication is not divided, and no table has a column of question marks."""
     run = late_run(30, size=2)
