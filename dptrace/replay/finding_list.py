@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dptrace.analysis.findings.detect import detected
+from dptrace.analysis.findings.evidence import Idle, Straggler
 from dptrace.analysis.findings.finding import MIN_SHARE, NOISE, NOTABLY_MORE, Finding, FindingContext, Gain, is_part
 from dptrace.analysis.findings.stragglers import measured_waiting
 from dptrace.core.units import duration
@@ -31,6 +32,8 @@ _FAR_BELOW = 0.5
 """Share of what a finding counts, or loses, below which its gain is explained."""
 _HIDDEN = 0.5
 """Late ranks that gain nothing, since others are as late, are a finding from this share of what the latest lose."""
+_MOSTLY = 0.9
+"""Share of what a late rank takes longer in selected steps from which its gain needs no reason."""
 _ROUNDS = 3
 """How often the order is changed, at most."""
 _WITH_NEXT = "It gains this only once the next one is gone, too."
@@ -59,6 +62,12 @@ class _Change(NamedTuple):
     def is_late(self) -> bool:
         """Whether it is about late ranks."""
         return self.finding.kind in ("straggler", "jitter")
+
+    @property
+    def most_ns(self) -> int | None:
+        """What the job without the profiler can gain at most; None where that is not measured."""
+        evidence = self.finding.evidence
+        return evidence.unprofiled_gain_ns if isinstance(evidence, Idle) else None
 
     @property
     def alone_ns(self) -> int:
@@ -182,12 +191,12 @@ class FindingList:
             unknown += [one] if isinstance(one, Finding) else []
             progress(number / (2 * len(found)))
         least = MIN_SHARE * self._measurer.step_ns
-        changes = _parts_first(sorted(changes, key=lambda one: -one.alone_ns), least)
+        changes = _parts_first(sorted(changes, key=lambda one: -_owned([one], [one.alone_ns])[0]), least)
         gained, needed = self._cumulative_gains(changes, {}, least), set[int]()
         progress(0.9)
         for _ in range(_ROUNDS):
             needed, again = self._by_gain(changes, gained, least)
-            if [*map(id, again)] == [*map(id, changes)] or not (needed or _is_unordered(gained)):
+            if [*map(id, again)] == [*map(id, changes)] or not (needed or _is_unordered(_owned(changes, gained))):
                 break
             most = {id(one): max(one.alone_ns, ns) for one, ns in zip(changes, gained, strict=True)}
             changes, gained = again, self._cumulative_gains(again, most, least)
@@ -196,7 +205,7 @@ class FindingList:
         self._gained += sum(gained)
         latest = max((one.lost_ns for one in late), default=0.0)
         listed = list[Finding]()
-        for one, ns in zip(changes, gained, strict=True):
+        for one, ns in zip(changes, _owned(changes, gained), strict=True):
             if not one.is_late or max(one.alone_ns, ns) >= least or one.lost_ns >= max(1, _HIDDEN * latest):
                 finding = self._with_marginal_gain(one, ns, id(one) in needed)
                 (listed if finding.gain.ns is not None else unknown).append(finding)
@@ -216,7 +225,7 @@ class FindingList:
         if unmasked:
             needed = {id(changes[number]) for number in self._unmasking(changes, gained, least)}
             masked = self._masked(changes, gained, least)
-        pairs = zip(changes, gained, strict=True)
+        pairs = zip(changes, _owned(changes, gained), strict=True)
         # What gains only with others goes before one that gains alone only for notably more: it may need it.
         shown = {id(one): ns / NOTABLY_MORE if _is_unmasked(one, ns) else ns for one, ns in pairs}
         shown |= {one: max(unmasked) / NOTABLY_MORE for one in needed}
@@ -259,6 +268,11 @@ class FindingList:
         if gain.high_ns is None or most.high_ns is None:
             return one
         return one._replace(finding=replace(one.finding, gain=replace(gain, high_ns=max(gain.high_ns, most.high_ns))))
+
+    def _delay_ns(self, finding: Finding) -> float:
+        """Return how much longer the latest rank of a finding takes in a step; 0 for one that is about no such rank."""
+        by_rank = finding.evidence.lost_by_rank_ns if isinstance(finding.evidence, Straggler) else None
+        return max((by_rank or {}).values(), default=0) / max(1, self._measurer.steps)
 
     def _cumulative_gains(self, changes: Sequence[_Change], known: Mapping[int, int], least: float) -> list[int]:
         """Return what each gains once what the list has, and those before it, are gone.
@@ -335,7 +349,7 @@ class FindingList:
 
     def _with_marginal_gain(self, one: _Change, ns: int, is_needed: bool) -> Finding:
         """Return a finding with what it gains after those above it, and why that is far less."""
-        gain, finding = one.finding.gain, one.finding
+        gain, finding = _at_most_own(one), one.finding
         if gain.ns is None or gain.high_ns is None:
             return finding
         reason, once = gain.reason, bool(one.lost_ns and not gain.low_ns and finding.evidence.once)
@@ -350,6 +364,11 @@ class FindingList:
         if one.lost_ns and max(gain.ns, ns) <= one.lost_ns / 2:
             lost = duration(round(one.lost_ns))
             reason = f"Of {lost} a step that is lost, the rest is hidden: other ranks or work are as late."
+        elif self._run.has_selected_steps and ns < _MOSTLY * (delay := self._delay_ns(finding)):
+            reason = (
+                f"Of the {duration(delay)} that it takes longer, the rest is hidden in these steps, where others are "
+            )
+            reason += "late, too, or lies in the steps around them."
         elif ns < _FAR_BELOW * gain.ns:
             left = duration(ns) if ns else "nothing"
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()
@@ -361,6 +380,25 @@ class FindingList:
         share, high = ns / self._measurer.mean_step_ns, max(ns, gain.high_ns)
         gain = replace(gain, marginal_ns=ns, share=share, high_ns=high, reason=reason)
         return replace(finding, gain=gain, needed=is_needed)
+
+
+def _owned(changes: Sequence[_Change], gained: Sequence[int]) -> list[int]:
+    """Return gains without what is the profiler's: together, host time has no more than steps without it leave."""
+    left, own = min((one.most_ns for one in changes if one.most_ns is not None), default=0), list[int]()
+    for one, ns in zip(changes, gained, strict=True):
+        own.append(ns if one.most_ns is None else min(ns, left))
+        left -= max(0, own[-1]) if one.most_ns is not None else 0
+    return own
+
+
+def _at_most_own(one: _Change) -> Gain:
+    """Return what a finding gains alone, without what is the profiler's."""
+    gain, most = one.finding.gain, one.most_ns
+    if most is None or gain.ns is None or gain.low_ns is None or gain.high_ns is None or gain.ns <= most:
+        return gain
+    median = None if gain.median_step_ns is None else min(gain.median_step_ns, most)
+    reason = f"{duration(gain.ns - most)} more are the profiler's. {gain.reason}".rstrip()
+    return replace(gain, ns=most, low_ns=0, high_ns=most, median_step_ns=median, reason=reason)
 
 
 def _is_unordered(gained: Sequence[int]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
+from dptrace.analysis.findings.evidence import Idle
 from dptrace.analysis.findings.finding import Finding, Gain
 from dptrace.errors import DptraceError
 from dptrace.replay.findings import findings_of
@@ -18,10 +19,12 @@ from dptrace.replay.transforms.stragglers import NoStraggler
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.finding_places import finding_places
 from tests.support.mesh import Mesh
-from tests.support.paths import TRACES
+from tests.support.paths import ROOT, TRACES
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import job_rank
+
+PLANTS = ROOT.parent / "shared" / "inputs" / "plants"
 
 
 def gain_of(run: dptrace.Run, kind: str) -> tuple[Finding, Gain]:
@@ -90,6 +93,18 @@ def test_findings_on_some_steps_are_those_of_these_steps(late: dptrace.Run) -> N
     assert all(finding.has_gain for finding in found)
     assert "straggler" == found[0].kind
     assert {"ProfilerStep#2", "ProfilerStep#3"} == set(found[0].evidence.to_dict()["lost_by_step_ns"])
+
+
+@pytest.mark.skipif(not PLANTS.exists(), reason=f"the inputs are not here ({PLANTS})")
+def test_a_step_that_gains_less_than_a_rank_is_late_says_why() -> None:
+    """Of 100 ms that rank 0 sleeps, step 4 gains 77: other ranks still start it late. Step 8 gains all of it."""
+    run = dptrace.open(PLANTS / "mesh_opt")
+    fourth, eighth = (findings_of(run.select(steps=f"{step}:{step}"))[0].gain for step in (4, 8))
+
+    assert fourth.ns == pytest.approx(77e6, rel=0.05)
+    assert "100 ms that it takes longer" in fourth.reason
+    assert eighth.ns == pytest.approx(100e6, rel=0.05)
+    assert not eighth.reason
 
 
 @pytest.mark.parametrize(("gone", "reason"), [(True, "second time"), (False, "launched the work are not known")])
@@ -197,6 +212,17 @@ def test_waiting_for_missing_ranks_is_no_gain(tmp_path: Path) -> None:
 
 
 # What one change gains, with its range.
+
+
+def test_host_time_gains_no_more_than_steps_without_the_profiler_have() -> None:
+    """A step of 4.85 ms takes 3.16 without the profiler, of which 1.33 are idle: what is more is the profiler's."""
+    found = [one for one in findings_of(dptrace.open(TRACES / "single_h200")) if isinstance(one.evidence, Idle)]
+
+    [most] = {one.evidence.unprofiled_gain_ns for one in found if isinstance(one.evidence, Idle)} - {None}
+    assert most is not None
+    of_host = [one for one in found if one.evidence.to_dict().get("unprofiled_gain_ns") is not None]
+    assert 0.9 * most < sum(one.gain.marginal_ns or 0 for one in of_host) <= most
+    assert all((one.gain.high_ns or 0) <= most for one in of_host)
 
 
 def test_a_gain_is_that_of_a_what_if(run: dptrace.Run) -> None:
