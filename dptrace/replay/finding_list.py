@@ -367,8 +367,8 @@ class FindingList:
         elif self._run.has_selected_steps and ns < _MOSTLY * (delay := self._delay_ns(finding)):
             reason = (
                 f"Of the {duration(delay)} that it takes longer, the rest is hidden in these steps, where others are "
+                "late, too, or lies in the steps around them."
             )
-            reason += "late, too, or lies in the steps around them."
         elif ns < _FAR_BELOW * gain.ns:
             left = duration(ns) if ns else "nothing"
             reason = f"{reason} Findings above have part of the same time: after them it gains {left}.".lstrip()

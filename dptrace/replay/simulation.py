@@ -498,13 +498,20 @@ def steady_state(model: Model, most: SteadyState | None = None) -> SteadyState:
 def _host_step(model: Model, simulation: Simulation) -> int:
     """Return the median step of the slowest host, from mark to mark; 0 without marks."""
     marked = [process for process in model.processes if len(process.host.marks)]
-    return _slowest([np.diff(simulation.starts(own.mark_tasks))[_complete(model, own.step_names)] for own in marked])
+    complete = _complete(model, [own.step_names for own in marked])
+    lengths = (np.diff(simulation.starts(own.mark_tasks)) for own in marked)
+    return _slowest([own[chosen] for own, chosen in zip(lengths, complete, strict=True)])
 
 
-def _complete(model: Model, steps: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which steps all ranks have recorded whole; all where there are no such."""
-    shared = np.isin(np.array(steps, object), shared_steps(model.run.timelines))
-    return shared if shared.any() else ~shared
+def _complete(model: Model, steps: Sequence[tuple[str, ...]]) -> list[NDArray[np.bool_]]:
+    """Return for each rank which of its steps all have recorded whole; all where there are no such."""
+    known = set(shared_steps(model.run.timelines))
+    found = dict[tuple[str, ...], NDArray[np.bool_]]()
+    for names in steps:
+        if names not in found:
+            shared = np.array([name in known for name in names], np.bool_)
+            found[names] = shared if shared.any() else ~shared
+    return [found[names] for names in steps]
 
 
 def _device_step(model: Model, simulation: Simulation) -> int:
@@ -513,7 +520,7 @@ def _device_step(model: Model, simulation: Simulation) -> int:
     Work that a host without delays launches before the first step is none of the time after it.
     """
     bounds, usual = step_bounds(model, simulation), with_usual_steps(model.run.timelines)
-    complete = [_complete(model, model.run.timelines[number].windows.names) for number in usual]
+    complete = _complete(model, [model.run.timelines[number].windows.names for number in usual])
     lengths = [np.diff(bounds[number])[own] for number, own in zip(usual, complete, strict=True)]
     work = [_own_work(model, number, simulation)[own] for number, own in zip(usual, complete, strict=True)]
     return max(_slowest(lengths), _slowest(work))
