@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,35 +58,32 @@ _SPELLED = {"comm_patterns": "comm-pattern", "cache": "no-cache", "message_bytes
 """Options that are not called as their parameter."""
 
 
-def refuse_timed() -> None:
-    """Refuse options that only the time of a step depends on, and those that choose what of a recording is read.
-
-    Those of a description are refused with it.
+def _refuse(names: Iterable[str], why: str) -> None:
+    """Refuse the first of some options that is on the command line.
 
     Raises:
-        UsageError: one is on the command line.
+        UsageError: it names the option.
     """
-    if extra := sorted(given_options() & {*_OF_RECORDINGS, "links", "message_bytes", "gamma", "tokens"}):
-        raise UsageError(f"--{_spelled(extra[0])}: the memory of a training does not depend on it; leave it out.")
+    for name in sorted(given_options().intersection(names)):
+        raise UsageError(f"--{_SPELLED.get(name, name.replace('_', '-'))}{why}")
 
 
-def _spelled(name: str) -> str:
-    return _SPELLED.get(name, name.replace("_", "-"))
+_OF_TIME = {"links", "message_bytes", "gamma", "tokens"}
+"""Options beside those of a description, which only the time of a step depends on."""
 
 
-def refuse_description(but: Container[str] = ()) -> None:
+def refuse_timed() -> None:
+    """Refuse what only the time of a step depends on, beside a description, and what chooses among recorded steps."""
+    _refuse(_OF_RECORDINGS | _OF_TIME, ": the memory of a training does not depend on it; leave it out.")
+
+
+def refuse_description(but: Iterable[str] = ()) -> None:
     """Refuse options that describe a training, next to a recording.
 
     Args:
         but: names of options that a recording takes, too.
-
-    Raises:
-        UsageError: one is on the command line.
     """
-    described = {*OPTIONS, "links", "message_bytes", "gamma", "tokens"}
-    for name in sorted(given_options() & described):
-        if name not in but:
-            raise UsageError(f"--{_spelled(name)} describes a training; a recording describes itself.")
+    _refuse((_OF_TIME | OPTIONS.keys()).difference(but), " describes a training; a recording describes itself.")
 
 
 def description_of(options: dict[str, Any]) -> Description:
@@ -103,16 +100,11 @@ def plan_of(options: dict[str, Any], links: Path | None) -> Description:
         UsageError: an option is about a recording.
         DptraceError: the file holds no fitted line.
     """
-    _refuse_reading_options()
+    _refuse(_OF_RECORDINGS, " is about a recording; name its folder, too.")
     description = description_of(options)
     if links is None:
         return description
     return with_measured_links(description, links)
-
-
-def _refuse_reading_options() -> None:
-    if extra := sorted(given_options() & _OF_RECORDINGS):
-        raise UsageError(f"--{_spelled(extra[0])} is about a recording; name its folder, too.")
 
 
 # Links of a plan from a file of ``dptrace links``.
@@ -172,8 +164,7 @@ def predict_message(options: dict[str, Any], links: Path | None, size: float, ga
     """
     from dptrace.model.training.communication import Network, message_costs, nominal_network
 
-    for name in sorted(given_options() - _USED - _OUTPUT):
-        raise UsageError(f"--{_spelled(name)} describes a training; --bytes is one message.")
+    _refuse(given_options() - _USED - _OUTPUT, " describes a training; --bytes is one message.")
     found = Description(gpus=options["gpus"], gpus_per_node=options["gpus_per_node"], link=options["link"])
     gamma = gamma_ps * 1e-12 if gamma_ps is not None else None
     if links is not None:

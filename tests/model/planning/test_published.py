@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import dptrace
 from dptrace.model.planning.published import KINDS, kind_name, unlike
@@ -52,6 +54,17 @@ def test_each_published_run_is_like_published_ones(with_layouts: Any) -> None:
     few = {kind_name(plan) for plan in found if unlike(plan)}
 
     assert {"long samples"} == few
+
+
+def test_each_command_of_the_page_uses_all_its_options() -> None:
+    """None is refused as one that nothing of the training uses."""
+    commands = re.findall(r"^dptrace predict (.*)$", (ROOT / "docs" / "published.md").read_text(encoding="utf-8"), re.M)
+    for command in commands:
+        described = SCRIPT["described"](command.partition(" --tokens ")[0])
+        given = {word[2:].replace("-", "_") for word in command.split() if word.startswith("--")}
+        replace(described, given=frozenset(given)).check_given()
+
+    assert len(commands) > 120
 
 
 @pytest.mark.parametrize(
