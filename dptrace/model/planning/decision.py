@@ -276,18 +276,11 @@ def _ridge(found: Sequence[Candidate]) -> Question:
         f"which {duration(1e9 * step.exposed_s)} is exposed; {worst.ratio:,.3g} times the ridge of {worst.link} at the "
         "GPU's peak"
     )
-    enough, hidden = (
-        ratio >= RULES["ridge"].value,
-        step.exposed_s <= (1 - RULES["overlap"].value) * step.communication_s,
-    )
-    larger = "micro-batch" if own.plan.layout.zero >= 2 and own.plan.micro_batches > 1 else "batch"
-    answer = (
-        "yes"
-        if enough
-        else "just: it hides, with little to spare"
-        if hidden
-        else f"no: a larger {larger}, or fewer bytes"
-    )
+    answer = "yes"
+    if ratio < RULES["ridge"].value:
+        larger = "micro-batch" if own.plan.layout.zero >= 2 and own.plan.micro_batches > 1 else "batch"
+        hidden = (step.overlap or 0.0) >= RULES["overlap"].value
+        answer = "just: it hides, with little to spare" if hidden else f"no: a larger {larger}, or fewer bytes"
     return ask("ridge", answer, numbers, ratio, question=_COVERS.format(own.label))
 
 
