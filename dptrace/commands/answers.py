@@ -58,7 +58,7 @@ _PIPELINE_STEP = {
 }
 _PIPELINE = {
     "ranks": [{"rank device": int, "stages": [int]}], "schedule": str, "micro_batches virtual_stages": int,
-    "bubble_percent formula_percent": float | None, "steps": [_PIPELINE_STEP],
+    "labeled": bool, "bubble_percent formula_percent": float | None, "steps": [_PIPELINE_STEP],
 }
 _UTILIZATION = {
     "mfu hfu tflops samples_per_s tokens_per_s peak_tflops": float | None, "source gpu dtype note": str,

@@ -190,7 +190,7 @@ class Run:
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:
         """The pipelines that the ranks form, with the bubbles of their schedules; empty in most runs."""
-        if not any(len(t.actions) for t in self.timelines):
+        if not any(t.may_be_stage for t in self.timelines):
             return ()
         from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
 
@@ -348,7 +348,7 @@ class Run:
         ranks = tables.rank_dicts(self.devices, across.exposed_waits, across.matches.groups, self.metadata)
         for row, node in zip(ranks, self.nodes, strict=True):
             row |= {"node": node} if node else {}
-        staged = any(len(timeline.actions) for timeline in self.timelines)
+        staged = self.pipelines or any(len(timeline.actions) for timeline in self.timelines)
         return {
             "schema": SCHEMA,
             "run": self.path,

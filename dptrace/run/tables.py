@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES, Split
@@ -123,8 +125,8 @@ def pipeline_rows(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) 
 def action_sources(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> Iterator[tuple[int, Timeline, int]]:
     """Yield the sources of PIPELINE_ACTIONS: number of the pipeline, and a rank's timeline and first stage."""
     for number, pipeline in enumerate(pipelines):
-        for device, stages in zip(pipeline.devices, pipeline.stages, strict=True):
-            yield number, timelines[device], stages[0]
+        for device, stages, actions in zip(pipeline.devices, pipeline.stages, pipeline.actions, strict=True):
+            yield number, replace(timelines[device], actions=actions), stages[0]
 
 
 def _step_dicts(one: OneDevice) -> list[dict[str, Any]]:

@@ -324,6 +324,11 @@ class Timeline(msgspec.Struct, frozen=True):
         return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMNS})
 
     @property
+    def may_be_stage(self) -> bool:
+        """Whether it may hold a stage of a pipeline: it has labels of a schedule, or messages with other ranks."""
+        return bool(len(self.actions)) or any(c.peer >= 0 and c.kind in ("send", "recv") for c in self.collectives)
+
+    @property
     def on_cpu(self) -> bool:
         """Whether the intervals are operators on a CPU, not kernels on a GPU."""
         return self.device < 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -32,6 +33,9 @@ from dptrace.viewers.base.fitting import Fitting, wrapped
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import order_heading, plain, rank_label, step_words, wait_cell
 from dptrace.viewers.base.theme import GLYPHS
+
+if TYPE_CHECKING:
+    from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
 LINES = 24
 """Of a usual terminal; one of them is what to type next."""
@@ -76,10 +80,7 @@ def _parts(run: Run, width: int, findings: int, ranks: int, lines: Sequence[int]
     if len(run.splits) > 1 and found is not None:
         yield ""
         yield _ranks(run, ranks)
-    for pipeline in run.pipelines:
-        formula = "" if pipeline.formula_percent is None else f", {number(pipeline.formula_percent)} % by the formula"
-        text = f"Pipeline of {len(pipeline.devices)}, {pipeline.schedule}: bubble {number(pipeline.bubble_percent)} %"
-        yield plain(f"{text} of the schedule{formula}.")
+    yield from (plain(text) for text in pipeline_sentences(run.pipelines))
     # What was left out, or is unknown, matters more than what was inferred.
     ordered = {
         note: 4 * note.startswith(SELECTED)
@@ -94,6 +95,21 @@ def _parts(run: Run, width: int, findings: int, ranks: int, lines: Sequence[int]
         more = f" ({plural(len(notes) - 1, 'more note')}: --notes)" if notes[1:] else ""
         yield Text("! ", style="yellow").append_text(plain(said(notes[0], width - 2, 2, more)))
     yield Text(_MORE, style="dim")
+
+
+def pipeline_sentences(pipelines: Sequence[Pipeline]) -> Iterator[str]:
+    """Describe the bubbles of pipelines: those of one shape, such as the replicas of a mesh, in one line."""
+    alike: dict[tuple[int, str, float | None], list[Pipeline]] = {}
+    for pipeline in pipelines:
+        shape = len(pipeline.devices), pipeline.schedule, pipeline.formula_percent
+        alike.setdefault(shape, []).append(pipeline)
+    for (ranks, schedule, formula), some in alike.items():
+        name = f"Pipeline of {ranks}" if len(some) == 1 else f"{len(some):,} pipelines of {ranks}"
+        low, high = (number(end(one.bubble_percent for one in some)) for end in (min, max))
+        bubble = low if low == high else f"{low} to {high}"
+        by_formula = "" if formula is None else f", {number(formula)} % by the formula"
+        inferred = "" if some[0].is_labeled else " Without labels: by the order of messages and work."
+        yield f"{name}, {schedule}: bubble {bubble} % of the schedule{by_formula}.{inferred}"
 
 
 def _named_parts(run: Run, found: MeanStep) -> Iterator[Text]:

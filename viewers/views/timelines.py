@@ -327,7 +327,10 @@ MEMORY_VIEW = View("memory", MEMORY_TITLE, memory_table, memory)
 
 
 TITLE = "Pipeline schedule"
-NO_PIPELINE = "This run has no pipeline: its traces have no labels such as PP:0F1 or Forward 1."
+NO_PIPELINE = (
+    "This run has no pipeline: its traces have no labels such as PP:0F1 or Forward 1, and no messages that pass "
+    "micro-batches from rank to rank."
+)
 _FORWARD, _BACKWARD = theme.PART_COLORS[Part.FORWARD], theme.PART_COLORS[Part.BACKWARD]
 
 
@@ -347,8 +350,7 @@ def _row(
 ) -> tuple[str, Int64, Int64, list[str], list[int]]:
     """Return one rank's actions in a step: its name, starts and ends from the start of the schedule, labels, kinds."""
     share, stages = pipeline_step.shares[place], pipeline.stages[place]
-    timeline = run.timelines[share.device]
-    actions = timeline.actions
+    timeline, actions = run.timelines[share.device], pipeline.actions[place]
     own = actions.take(actions.step == timeline.windows.names.index(pipeline_step.step))
     # The shift from the rank's clock to the first rank's, taken at its first action.
     moved = share.start_ns - int(own.start_ns.min()) - min(one.start_ns for one in pipeline_step.shares)

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -17,11 +17,12 @@ import msgspec
 import numpy as np
 
 from dptrace.analysis.cross_rank.clocks import Clocks
+from dptrace.analysis.cross_rank.unlabeled_schedule import unlabeled_actions
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import unique
 from dptrace.model.collectives import POINT_TO_POINT
 from dptrace.model.training.layout import bubble_share as bubble_formula
-from dptrace.timeline.model import Action, Timeline
+from dptrace.timeline.model import Action, Actions, Timeline
 
 __all__ = [
     "Pipeline",
@@ -83,6 +84,10 @@ class Pipeline(msgspec.Struct, frozen=True):
     """``naive``, ``gpipe``, ``1f1b``, ``interleaved``, ``zero-bubble``, ``forward-only`` or ``v-shaped``,
     inferred from the order of the actions."""
     steps: tuple[PipelineStep, ...]
+    actions: tuple[Actions, ...]
+    """What each of the devices does, in all steps."""
+    is_labeled: bool
+    """Whether labels name the actions; otherwise, they follow from the order of messages and compute."""
 
     @property
     def ranks(self) -> int:
@@ -107,23 +112,28 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 
 def pipelines(devices: Sequence[DeviceFigures], clock: Clocks) -> tuple[Pipeline, ...]:
-    """Return the run's pipelines; empty if no trace has the labels of a pipeline schedule."""
+    """Return the run's pipelines: by labels of a schedule or, without any, by the order of messages and compute."""
+    timelines = [device.timeline for device in devices]
+    actions = {i: timeline.actions for i, timeline in enumerate(timelines) if len(timeline.actions)}
+    is_labeled = bool(actions)
+    actions = actions or unlabeled_actions(timelines)
     result = []
-    for members in _groups([device.timeline for device in devices]):
-        timelines = {i: devices[i].timeline for i in members}
-        stages = _stages(timelines)
+    for members in _groups(timelines, actions):
+        stages = _stages({i: timelines[i].rank for i in members}, actions)
         order = sorted(members, key=lambda i: (stages[i], i))
-        pipeline_steps = _pipeline_steps({i: timelines[i] for i in order}, clock)
+        own = tuple(actions[i] for i in order)
+        pipeline_steps = _pipeline_steps({i: timelines[i] for i in order}, own, clock)
         if pipeline_steps:
-            counts = [int(timelines[i].actions.micro_batch.max()) + 1 for i in order]
-            kind = _schedule([timelines[i] for i in order], [stages[i] for i in order])
-            result.append(Pipeline(tuple(order), tuple(stages[i] for i in order), max(counts), kind, pipeline_steps))
+            count = max(int(one.micro_batch.max()) + 1 for one in own)
+            places = tuple(stages[i] for i in order)
+            kind = _schedule(own, places)
+            result.append(Pipeline(tuple(order), places, count, kind, pipeline_steps, own, is_labeled))
     return tuple(result)
 
 
-def _groups(timelines: Sequence[Timeline]) -> list[list[int]]:
+def _groups(timelines: Sequence[Timeline], actions: Mapping[int, Actions]) -> list[list[int]]:
     """Join the devices that exchange messages, by the recorded peers or, without any, by the messages' groups."""
-    member = [i for i, timeline in enumerate(timelines) if len(timeline.actions)]
+    member = list(actions)
     places = {timelines[i].rank: i for i in member}
     joined = {i: {i} for i in member}
     exchange = False
@@ -144,16 +154,18 @@ def _partners(timeline: Timeline) -> set[int]:
     return peers or {rank for c in messages for rank in c.ranks}
 
 
-def _stages(timelines: dict[int, Timeline]) -> dict[int, tuple[int, ...]]:
-    """Return each device's stages; if the labels name none, one stage per rank in rank order."""
-    named = {i: tuple(unique(t.actions.stage).tolist()) for i, t in timelines.items()}
+def _stages(ranks: Mapping[int, int], actions: Mapping[int, Actions]) -> dict[int, tuple[int, ...]]:
+    """Return the stages of each device, given with its rank; if the actions name none, one per rank in rank order."""
+    named = {i: tuple(unique(actions[i].stage).tolist()) for i in ranks}
     if any(stages[0] < 0 for stages in named.values()):
-        by_rank = sorted(timelines, key=lambda i: (timelines[i].rank, i))
+        by_rank = sorted(ranks, key=lambda i: (ranks[i], i))
         return {i: (place,) for place, i in enumerate(by_rank)}
     return named
 
 
-def _pipeline_steps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[PipelineStep, ...]:
+def _pipeline_steps(
+    timelines: Mapping[int, Timeline], actions_of: Sequence[Actions], clock: Clocks
+) -> tuple[PipelineStep, ...]:
     """Return the steps that all the devices have, in order."""
     names = [t.windows.names for t in timelines.values()]
     pipeline_steps = []
@@ -161,8 +173,7 @@ def _pipeline_steps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[Pipe
         if not all(name in others for others in names):
             continue
         shares = []
-        for i, timeline in timelines.items():
-            actions = timeline.actions
+        for (i, timeline), actions in zip(timelines.items(), actions_of, strict=True):
             own = actions.step == timeline.windows.names.index(name)
             if own.any():
                 first, last = clock.align(i, np.array([actions.start_ns[own].min(), actions.end_ns[own].max()]))
@@ -172,10 +183,10 @@ def _pipeline_steps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[Pipe
     return tuple(pipeline_steps)
 
 
-def _schedule(timelines: Sequence[Timeline], stages: Sequence[tuple[int, ...]]) -> str:
+def _schedule(actions: Sequence[Actions], stages: Sequence[tuple[int, ...]]) -> str:
     """Infer the schedule from the order of its actions in the first step, on the first and the last stage."""
-    kinds = set(np.concatenate([timeline.actions.kind for timeline in timelines]).tolist())
-    if len(timelines) > 1 and {0, max(map(max, stages))} <= set(stages[0]):
+    kinds = set(np.concatenate([one.kind for one in actions]).tolist())
+    if len(actions) > 1 and {0, max(map(max, stages))} <= set(stages[0]):
         return "v-shaped"
     if kinds == {Action.F}:
         return "forward-only"
@@ -183,15 +194,14 @@ def _schedule(timelines: Sequence[Timeline], stages: Sequence[tuple[int, ...]]) 
         return "zero-bubble"
     if max(map(len, stages)) > 1:
         return "interleaved"
-    first, last = _in_flight(timelines[0]), _in_flight(timelines[-1])
+    first, last = _in_flight(actions[0]), _in_flight(actions[-1])
     if first == 1:
         return "naive"
     return "gpipe" if last > 1 else "1f1b"
 
 
-def _in_flight(timeline: Timeline) -> int:
+def _in_flight(actions: Actions) -> int:
     """Return the most micro-batches between their forward and backward at once, in the first step."""
-    actions = timeline.actions
     own = np.flatnonzero(actions.step == actions.step[0])
     order = own[np.argsort(actions.called_ns[own], kind="stable")]
     return int(np.cumsum(np.where(actions.kind[order] == Action.F, 1, -1)).max())
@@ -203,6 +213,7 @@ def to_dict(pipeline: Pipeline, timelines: Sequence[Timeline]) -> dict[str, Any]
     return {
         "ranks": [{**place, "stages": list(own)} for place, own in zip(places, pipeline.stages, strict=True)],
         "schedule": pipeline.schedule,
+        "labeled": pipeline.is_labeled,
         "micro_batches": pipeline.micro_batches,
         "virtual_stages": pipeline.virtual_stages,
         "bubble_percent": pipeline.bubble_percent,

@@ -34,9 +34,9 @@ _UNEVEN = 1.25
 
 
 def bubbles(context: FindingContext) -> list[Finding]:
-    """Return one finding per pipeline on its bubble."""
+    """Return one finding per pipeline on its bubble, where labels say which work its schedule places."""
     found = []
-    for pipeline in context.pipelines:
+    for pipeline in (one for one in context.pipelines if one.is_labeled):
         lost = [
             pipeline_step.span_ns * len(pipeline_step.shares) - sum(share.busy_ns for share in pipeline_step.shares)
             for pipeline_step in pipeline.steps

@@ -221,7 +221,7 @@ class FindingContext(StepContext, frozen=True, dict=True):
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:
         """The pipelines, with indices into the devices of the matches; most runs have none."""
-        if not any(len(device.timeline.actions) for device in self.across.devices):
+        if not any(device.timeline.may_be_stage for device in self.across.devices):
             return ()
         from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
 

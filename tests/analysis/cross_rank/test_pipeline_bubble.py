@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from msgspec.structs import replace
 import dptrace
 from dptrace import Run
 from dptrace.analysis.cross_rank.pipeline_bubble import bubble_formula
-from dptrace.timeline.model import Action, Actions, Collective, Timeline
+from dptrace.timeline.model import NO_ACTIONS, Action, Actions, Collective, Phase, Timeline
+from dptrace.viewers.terminal.screen import pipeline_sentences
+from dptrace.viewers.views.timelines import schedule_table
 from tests.support.builders import TimelineBuilder
 from tests.support.forking import run_python
 from tests.support.recordings import environment, scratch
@@ -172,6 +175,73 @@ def test_interleaved_and_zero_bubble_are_known_by_their_actions() -> None:
     assert ["zero-bubble", "interleaved", "v-shaped", "forward-only"] == schedules
 
 
+# Pipelines without labels.
+
+
+def without_labels(run: Run, ring: bool = False) -> Run:
+    """Draw each action ten times as long, a message before and after it, and no label; *ring* joins the ends."""
+    last, timelines = len(run.timelines) - 1, []
+    for rank, one in enumerate(run.timelines):
+        build = TimelineBuilder(rank, bounds=tuple(10 * bound for bound in one.windows.bounds.tolist()))
+        columns = (one.actions.kind, 10 * one.actions.start_ns, 10 * one.actions.end_ns)
+        for kind, start, end in zip(*(column.tolist() for column in columns), strict=True):
+            ahead, phase = (1, Phase.FORWARD) if kind == Action.F else (-1, Phase.BACKWARD)
+            source, target = ((rank + way) % (last + 1) if ring else rank + way for way in (-ahead, ahead))
+            if 0 <= source <= last:
+                build.collective(start + 1, start + 2, Collective("recv", 8, "float", peer=source))
+            build.compute(start + 3, end - 3, phase)
+            if 0 <= target <= last:
+                build.collective(end - 2, end - 1, Collective("send", 8, "float", peer=target))
+        timelines.append(build.build())
+    return Run("r", tuple(timelines))
+
+
+@pytest.mark.heavy
+@given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 9), st.integers(1, 9), st.sampled_from((gpipe, naive)))
+def test_messages_tell_a_schedule_without_labels(
+    ranks: int, micro_batches: int, forward: int, backward: int, schedule: Callable[[int, int], list[list[Slot]]]
+) -> None:
+    """Each action is the one that its label would name, in gpipe and naive; so is 1f1b below."""
+    for order in (schedule(ranks, micro_batches), one_forward_one_backward(ranks, ranks + micro_batches)):
+        labeled = run_of(order, forward, backward)
+        (known,), (found,) = labeled.pipelines, without_labels(labeled).pipelines
+
+        assert (True, False) == (known.is_labeled, found.is_labeled)
+        assert (known.schedule, known.stages, known.micro_batches) == (
+            found.schedule,
+            found.stages,
+            found.micro_batches,
+        )
+        for one, other in zip(known.actions, found.actions, strict=True):
+            assert [one.kind.tolist(), one.micro_batch.tolist()] == [other.kind.tolist(), other.micro_batch.tolist()]
+            assert (10 * one.start_ns + 3).tolist() == other.start_ns.tolist()
+            assert (10 * one.end_ns - 3).tolist() == other.end_ns.tolist()
+
+
+def test_messages_that_are_no_pipeline_s_tell_no_schedule() -> None:
+    """Around a ring, as of attention; without the rank in the middle; where ranks have other numbers of them."""
+    labeled = run_of(gpipe(3, 4), 5, 9)
+    first, middle, last = without_labels(labeled).timelines
+    fewer = without_labels(run_of(gpipe(3, 3), 5, 9)).timelines[2]
+
+    assert without_labels(labeled).pipelines
+    assert () == without_labels(labeled, ring=True).pipelines
+    assert () == Run("r", (first, last)).pipelines
+    assert () == Run("r", (first, middle, fewer)).pipelines
+
+
+def test_a_schedule_without_labels_is_in_every_answer() -> None:
+    """Rows, actions and JSON; replicas of one shape are one line of the screen."""
+    run = without_labels(run_of(gpipe(2, 3), 5, 9))
+
+    assert {False} == {pipeline["labeled"] for pipeline in run.to_dict()["pipelines"]}
+    assert ["gpipe"] * 2 == run.pipeline()["schedule"].tolist()
+    assert 2 * 2 * 3 == len(run.pipeline_actions())
+    assert {"F0", "B2"} < {row[1] for row in schedule_table(run).rows}
+    (said,) = pipeline_sentences(run.pipelines * 3)
+    assert said.startswith("3 pipelines of 2, gpipe: bubble ")
+
+
 def test_a_run_without_a_pipeline_has_none() -> None:
     """Neither rows nor a JSON key."""
     run = Run("r", (TimelineBuilder().compute(0, 50).build(),))
@@ -224,3 +294,15 @@ def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int
     assert found.formula_percent is not None
     asleep = 100 * MICRO_BATCHES * 3 * FORWARD_S * 1e9 / shortest.span_ns
     assert 0.95 * found.formula_percent < shortest.bubble_percent < 100 - asleep
+
+    run = dptrace.open(napped(ranks) / schedule)
+    (inferred,) = Run("r", tuple(replace(one, actions=NO_ACTIONS) for one in run.timelines)).pipelines
+    assert (found.schedule, found.stages, found.micro_batches) == (
+        inferred.schedule,
+        inferred.stages,
+        inferred.micro_batches,
+    )
+    for one, other in zip(found.actions, inferred.actions, strict=True):
+        names, others = (a.take(a.step >= 0).take(np.argsort(a.called_ns[a.step >= 0])) for a in (one, other))
+        assert [names.kind.tolist(), names.micro_batch.tolist()] == [others.kind.tolist(), others.micro_batch.tolist()]
+    assert found.bubble_percent == pytest.approx(inferred.bubble_percent, abs=2)
