@@ -323,6 +323,13 @@ def test_what_is_assumed_of_samples_is_said() -> None:
     assert not any("2,048 tokens" in line for line in given["assumptions"])
 
 
+def test_the_batch_that_is_assumed_has_whole_micro_batches() -> None:
+    """Micro-batches of 3 and of 64 samples go into it, without --batch."""
+    found = [dptrace.predict(params=1e9, strategy="fsdp", micro_batch=size)["batch"] for size in (1, 3, 64)]
+
+    assert [8 * 8, 8 * 9, 8 * 64] == found
+
+
 def test_nccl_gains_nothing_over_pcie() -> None:
     """Cards without NVLink exchange through the hosts' memory in any case."""
     found = {}

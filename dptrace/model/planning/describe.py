@@ -370,8 +370,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_each(self) -> int:
-        """Return the samples of each GPU in a step, unless the batch is given."""
-        return 256 if isinstance(self.shape(), LayerStack) else _SAMPLES_EACH
+        """Return the samples of each GPU in a step, unless the batch is given: whole micro-batches."""
+        usual, size = 256 if isinstance(self.shape(), LayerStack) else _SAMPLES_EACH, self.micro_batch or 1
+        return math.ceil(usual / size) * size
 
     @property
     def samples(self) -> int:
