@@ -132,7 +132,10 @@ def pipelines(devices: Sequence[DeviceFigures], clock: Clocks) -> tuple[Pipeline
 
 
 def _groups(timelines: Sequence[Timeline], actions: Mapping[int, Actions]) -> list[list[int]]:
-    """Join the devices that exchange messages, by the recorded peers or, without any, by the messages' groups."""
+    """Join the devices that exchange messages, by the recorded peers or, without any, by the messages' groups.
+
+    Where some name others, those that name nobody and that nobody names are in no group: with whom they are is unknown.
+    """
     member = list(actions)
     places = {timelines[i].rank: i for i in member}
     joined = {i: {i} for i in member}
@@ -145,7 +148,8 @@ def _groups(timelines: Sequence[Timeline], actions: Mapping[int, Actions]) -> li
                 joined[device] = both
     if not exchange and member:
         return [member]
-    return [sorted(group) for group in {id(group): group for group in joined.values()}.values()]
+    groups = [sorted(group) for group in {id(group): group for group in joined.values()}.values()]
+    return [group for group in groups if len(group) > 1 or _partners(timelines[group[0]])]
 
 
 def _partners(timeline: Timeline) -> set[int]:

@@ -156,6 +156,10 @@ def test_pipelines_beside_each_other_are_distinguished() -> None:
     assert [(0, 2), (1, 3)] == [found.devices for found in run.pipelines]
     assert [0, 0, 1, 1] == sorted(run.pipeline()["pipeline"].tolist())
 
+    unnamed = Collective("send", 4, "float", "", 2)
+    half = [one if one.rank % 2 == 0 else replace(one, collectives=(unnamed,)) for one in timelines]
+    assert [(0, 2)] == [found.devices for found in Run("r", tuple(half)).pipelines]
+
 
 def test_interleaved_and_zero_bubble_are_known_by_their_actions() -> None:
     """Several stages on a rank, or a backward in two parts; first and last stage on one rank make a V."""
