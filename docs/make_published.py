@@ -180,7 +180,9 @@ def _published(own: list[Run]) -> Published:
     slowest = tuple(float(f"{min(rates):.3g}") for rates in zip(*links, strict=True))
     ends = float(f"{min(sizes):.3g}"), float(f"{max(sizes):.4g}")
     chips = tuple(sorted({chip(plan.gpu.name) for plan in plans}))
-    return Published(chips, ends, (min(gpus), max(gpus)), (slowest[0], slowest[1]))
+    tokens = min(plan.shape.sequence for plan in plans)
+    launched = any(one.launch_s >= one.compute_s for one in (run.layout.plan.step for run in own if run.layout))
+    return Published(chips, ends, (min(gpus), max(gpus)), (slowest[0], slowest[1]), tokens, launched)
 
 
 def left_out(found: list[Kind]) -> str:

@@ -86,6 +86,7 @@ def test_an_option_without_effect_is_refused(verb: str, line: str) -> None:
         ("predict --params 7e9 --link -5us:10GB/s", "latency in µs"),
         ("predict --params 7e9 --link 5us:-10GB/s", "bandwidth in GB/s"),
         ("predict --params 7e9 --ep 2", "--experts"),
+        ("predict --params 7e9 --schedule interleaved --virtual-stages 1", "--virtual-stages 1"),
         ("predict --params 7e9 --strategy ep", "--experts"),
         ("predict --params 7e9 --experts 4 --top-k 5", "--top-k 5"),
         ("predict --layers 2 --hidden 100 --heads 7", "--heads 7"),
@@ -240,6 +241,25 @@ def test_offloaded_state_is_in_the_memory_of_the_cpu() -> None:
     assert (0, 14_000_000_000) == (kept["host_bytes"], offloaded["host_bytes"])
     assert 14_000_000_000 == kept["per_gpu_bytes"] - offloaded["per_gpu_bytes"]
     assert 0 == offloaded["per_gpu"]["optimizer_bytes"] < offloaded["per_gpu"]["gathered_bytes"]
+
+
+def test_an_offloaded_plan_is_told_from_others_by_its_name() -> None:
+    """In the answers of all three verbs, in each of their lists; of --memory only what can be offloaded."""
+    described: dict[str, Any] = {"params": 7e9, "cpu_offload": True}
+    prediction, advice = dptrace.predict(**described), dptrace.advise(**described)
+    held = {row["strategy"]: row["layout"] for row in dptrace.memory(**described, strategy="fsdp")["strategies"]}
+    names = [prediction["layout"], *(row["layout"] for row in prediction["candidates"])]
+    names += [advice["chosen"]["label"], *(row["label"] for row in advice["candidates"])]
+
+    assert all(name.endswith(", offloaded") for name in names)
+    assert ("DDP ×8", "FSDP ×8, offloaded") == (held["ddp"], held["zero3"])
+    assert "offloaded" not in dptrace.predict(params=7e9)["layout"]
+
+
+def test_one_stage_of_each_gpu_is_not_interleaved() -> None:
+    """From Python, too: it was a plain 1F1B."""
+    with pytest.raises(UsageError, match="1f1b"):
+        dptrace.predict(params=7e9, strategy="pp", schedule="interleaved", virtual_stages=1)
 
 
 def test_what_fits_and_what_is_fastest() -> None:

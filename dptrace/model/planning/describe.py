@@ -180,6 +180,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.recompute_every > 1 and self.recompute in (None, "none"):
             raise UsageError("--recompute-every chooses layers to recompute: add --recompute full, half or selective.")
+        if self.schedule == "interleaved" and self.virtual_stages == 1:
+            raise UsageError(
+                "--virtual-stages 1: interleaved needs 2 stages or more on each GPU; one is 1f1b. Change either."
+            )
         if self.cpu_offload and not self.hardware.host:
             raise UsageError(f"--cpu-offload: the {self.hardware.name} and its CPU have one memory. Leave it out.")
         if self.cpu_offload and (self.strategy in ("ddp", "zero1", "zero2") or self.zero in (0, 1, 2)):

@@ -14,15 +14,16 @@ from dptrace.core.units import plural
 from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack
+from dptrace.model.training.step import StepPrediction
 
 LONG_SAMPLE = 16_384
 """Tokens of a sample from which attention takes so much that the run is of a kind of its own."""
 UNKNOWN_ERROR = 0.05
 """Relative difference of two steps that is taken for none where it is not known how far predictions are off."""
 _LIKE = 2
-"""By which factor a number of parameters or GPUs may be outside of the published ones."""
-_CHIPS = {"A800": "A100", "H200": "H100", "H800": "H100", "GB200": "B200", "GB300": "B300"}
-"""GPUs with the processor of another, whose memory or links differ."""
+"""By which factor a number of parameters, GPUs or tokens of a sample may be outside of the published ones."""
+_CHIPS = {"A800": "A100", "H200": "H100", "H800": "H100", "GB200": "B200", "GB300": "B300", "TPU V4": "TPU v4"}
+"""GPUs with the processor of another, whose memory or links differ; and a name that is not in capitals."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -34,6 +35,10 @@ class Published(msgspec.Struct, frozen=True):
     gpus: tuple[int, int]
     slowest: tuple[float, float]
     """GB/s of the slowest link within and between nodes."""
+    tokens: int
+    """Of the shortest sample."""
+    launched: bool
+    """Whether the host sets the step of any: it takes longer to launch operators than a GPU to compute them."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -58,13 +63,13 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("dense in 16 bits", 48, 16, 0.047, 0.047, 1.26, 45,
-             Published(("A100", "H100", "TPU V4"), (1.65, 1008), (8, 16384), (100, 3))),
+             Published(("A100", "H100", "TPU v4"), (1.65, 1008), (8, 16384), (100, 3), 2048, False)),
         Kind("dense in float8", 34, 6, 0.107, 0.094, 1.45, 33,
-             Published(("B200", "B300", "H100"), (5.05, 405.9), (8, 1024), (360, 35))),
+             Published(("B200", "B300", "H100"), (5.05, 405.9), (8, 1024), (360, 35), 2048, False)),
         Kind("mixture of experts", 27, 5, 0.169, 0.199, 1.83, 25,
-             Published(("B200", "B300", "H100"), (30.5, 671), (8, 2048), (160, 35))),
+             Published(("B200", "B300", "H100"), (30.5, 671), (8, 2048), (160, 35), 4096, True)),
         Kind("long samples", 15, 2, 0.143, 0.419, None, 0,
-             Published(("H100",), (6.74, 405.9), (8, 1024), (360, 35))),
+             Published(("H100",), (6.74, 405.9), (8, 1024), (360, 35), 16384, False)),
     )
 }  # fmt: skip
 """By their names."""
@@ -84,14 +89,14 @@ def kind_name(plan: Plan) -> str | None:
 def chip(gpu: str) -> str:
     """Return the processor of a GPU by its name.
 
-    >>> chip("A100 80 GB SXM"), chip("h100-96"), chip("GB200"), chip("mine")
-    ('A100', 'H100', 'B200', 'MINE')
+    >>> chip("A100 80 GB SXM"), chip("h100-96"), chip("GB200"), chip("TPU v4"), chip("mine")
+    ('A100', 'H100', 'B200', 'TPU v4', 'MINE')
     """
     word = re.match(r"(?:TPU )?\w+", gpu.upper())
     return _CHIPS.get(word[0], word[0]) if word else gpu
 
 
-def unlike(plan: Plan) -> str:
+def unlike(plan: Plan, step: StepPrediction) -> str:
     """Return why no published run is like a plan, so that it is not known how far its prediction is off; else empty."""
     name, layout, network = kind_name(plan), plan.layout, plan.network
     if name is None:
@@ -113,8 +118,16 @@ def unlike(plan: Plan) -> str:
             layout.tensor > network.gpus_per_node
         ),
         f"its links reach {min(slow, default=0):,.3g} GB/s": bool(slow),
-        f"it has {size:,.3g} billion parameters": not of.parameters[0] / _LIKE <= size <= of.parameters[1] * _LIKE,
-        f"it runs on {plural(layout.gpus, 'GPU')}": not of.gpus[0] / _LIKE <= layout.gpus <= of.gpus[1] * _LIKE,
+        f"it has {size:,.3g} billion parameters, published ones {of.parameters[0]:,g} to {of.parameters[1]:,g}": (
+            not of.parameters[0] / _LIKE <= size <= of.parameters[1] * _LIKE
+        ),
+        f"it runs on {plural(layout.gpus, 'GPU')}, published ones on {of.gpus[0]:,} to {of.gpus[1]:,}": (
+            not of.gpus[0] / _LIKE <= layout.gpus <= of.gpus[1] * _LIKE
+        ),
+        f"its samples have {plural(plan.shape.sequence, 'token')}, published ones {of.tokens:,} or more": (
+            plan.shape.sequence < of.tokens / _LIKE
+        ),
+        "its GPUs wait for their hosts to launch operators": step.launch_s >= step.compute_s and not of.launched,
     }
     if found := next((reason for reason, holds in reasons.items() if holds), ""):
         return f"no published run is like it, since {found}"
@@ -122,16 +135,16 @@ def unlike(plan: Plan) -> str:
     return few if kind.factor is None else ""
 
 
-def expected_error(plan: Plan, step_s: float) -> dict[str, Any]:
+def expected_error(plan: Plan, step: StepPrediction) -> dict[str, Any]:
     """Return between which lengths a predicted step can be expected, or why that is not known."""
-    why, kind = unlike(plan), KINDS.get(kind_name(plan) or "")
+    why, kind = unlike(plan, step), KINDS.get(kind_name(plan) or "")
     factor = (kind and not why and kind.factor) or None
     return {
         "kind": kind and kind.name,
         **{key: kind and getattr(kind, key) for key in ("runs", "sources", "inside")},
         "median_error": kind and kind.median,
         "left_out_error": kind and kind.left_out,
-        "low_s": factor and step_s / factor,
-        "high_s": factor and step_s * factor,
+        "low_s": factor and step.step_s / factor,
+        "high_s": factor and step.step_s * factor,
         "unknown": why or None,
     }

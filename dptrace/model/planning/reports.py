@@ -105,7 +105,7 @@ def _plan_dict(plan: Plan) -> dict[str, Any]:
     """Return how a plan is spread, and what its fullest GPU holds."""
     layout, memory = plan.layout, plan.memory
     return {
-        "layout": layout.name,
+        "layout": plan.name,
         "degrees": {name: getattr(layout, degree) for name, degree in _DEGREES.items()},
         **_fields(layout, "strategy zero shards virtual_stages"),
         "schedule": layout.schedule if layout.stages > 1 else None,
@@ -220,12 +220,12 @@ def _strategies(description: Description) -> tuple[list[dict[str, Any]], list[st
             continue
         row = {
             "strategy": name,
-            "layout": layout.name,
+            "layout": plans["none"].name,
             "state_bytes": plans["none"].memory.state.total,
             "per_gpu_bytes": {recompute: plan.memory.total for recompute, plan in plans.items()},
             "fits": {recompute: plan.fits for recompute, plan in plans.items()},
         }
-        rows.setdefault(layout.name, row)
+        rows.setdefault(plans["none"].name, row)
     return list(rows.values()), absent
 
 
@@ -255,7 +255,7 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
         "usable_bytes": USABLE * plan.gpu.memory_bytes,
         "links": [_link_dict(link) for link in (plan.network.within, plan.network.between)],
         **_predicted(best, tokens),
-        "expected": expected_error(plan, step.step_s),
+        "expected": expected_error(plan, step),
         "communication": [_traffic_dict(one) for one in step.traffic],
         "targets": [msgspec.to_builtins(target) for target in targets(step)],
         "candidates": [_predicted(one, tokens) for one in shortlist(compared, 3 if description.strategy else 1)],
@@ -473,7 +473,7 @@ def advice_report(description: Description) -> dict[str, Any]:
     suggested = next((one for one in found if decision.follows(one.plan.layout)), None)
     checks = described_checks(description, own or best, found if own else ())
     plan = best.plan
-    expected = expected_error(plan, best.step.step_s)
+    expected = expected_error(plan, best.step)
     error = UNKNOWN_ERROR if expected["unknown"] else expected["left_out_error"]
     content = {
         "schema": SCHEMA,

@@ -46,8 +46,8 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Return the degrees in words, such as ``TP 8 × PP 4 × ZeRO-1 ×2``."""
-        return self.plan.layout.name
+        """Return the plan in words, such as ``TP 8 × PP 4 × ZeRO-1 ×2``."""
+        return self.plan.name
 
     @property
     def over_bytes(self) -> float:

@@ -54,6 +54,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     bucket_bytes: float = 25 * (1 << 20)
     """DDP's bucket; the last one has nothing left to hide behind."""
 
+    @property
+    def name(self) -> str:
+        """Return the degrees in words, and whether the state is in the CPU's memory."""
+        return f"{self.layout.name}{', offloaded' if self.offload else ''}"
+
     @cached_property
     def micro_batches(self) -> int:
         """Return how many micro-batches a step has."""
