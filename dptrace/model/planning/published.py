@@ -64,9 +64,9 @@ KINDS = {
     for kind in (
         Kind("dense in 16 bits", 48, 16, 0.047, 0.047, 1.26, 45,
              Published(("A100", "H100", "TPU v4"), (1.65, 1008), (8, 16384), (100, 3), 2048, False)),
-        Kind("dense in float8", 34, 6, 0.107, 0.094, 1.45, 33,
+        Kind("dense in float8", 34, 6, 0.111, 0.106, 1.45, 33,
              Published(("B200", "B300", "H100"), (5.05, 405.9), (8, 1024), (360, 35), 2048, False)),
-        Kind("mixture of experts", 27, 5, 0.169, 0.199, 1.83, 25,
+        Kind("mixture of experts", 27, 5, 0.169, 0.222, 1.83, 25,
              Published(("B200", "B300", "H100"), (30.5, 671), (8, 2048), (160, 35), 4096, True)),
         Kind("long samples", 15, 2, 0.143, 0.419, None, 0,
              Published(("H100",), (6.74, 405.9), (8, 1024), (360, 35), 16384, False)),

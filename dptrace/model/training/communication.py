@@ -142,8 +142,8 @@ def collective_seconds(
         return 0.0
     local = ranks_per_node(stride, ranks, network.gpus_per_node)
     nodes = -(-ranks // local)
-    if kind == "send_recv":
-        link = network.within if local > 1 else network.between
+    if kind == "send_recv":  # a ring goes as fast as its slowest hop
+        link = network.within if nodes == 1 else network.between
         return link.alpha_s + size / link.bytes_per_s
     if kind == "all_to_all":
         return _all_to_all(network, size, ranks, local, far)
@@ -171,7 +171,7 @@ def sent_by_level(network: Network, kind: str, size: float, ranks: int, stride: 
     local = ranks_per_node(stride, ranks, network.gpus_per_node)
     nodes = -(-ranks // local)
     if kind == "send_recv":
-        return (size, 0.0) if local > 1 else (0.0, size)
+        return (size, 0.0) if nodes == 1 else (0.0, size)
     if kind == "all_to_all":
         return size * (local - 1) / ranks, size * (ranks - local) / ranks
     return sent_bytes(kind, size, local), sent_bytes(kind, size / local, nodes)

@@ -9,7 +9,7 @@ import msgspec
 
 from dptrace.model.gpu_peaks import Gpu, interconnect_named
 from dptrace.model.training.communication import WITHIN, collective_seconds, sent_bytes
-from dptrace.model.training.layout import bubble_share
+from dptrace.model.training.layout import bubble_share, ranks_per_node
 from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import OVERLAPPED, Plan
 from dptrace.model.training.shape import ModelShape, model_flops
@@ -330,8 +330,13 @@ def _stages(plan: Plan) -> Iterator[Traffic]:
     size = plan.tokens * shape.hidden * PRECISIONS[plan.precision].activation_bytes
     virtual = layout.virtual_stages if layout.schedule == "interleaved" else 1
     calls = 2 * plan.micro_batches * virtual
-    stride = layout.tensor * layout.replicas
-    yield _one(plan, "micro-batches", "send_recv", size / layout.tensor, calls, layout.stages, stride, "")
+    stride, part = layout.tensor * layout.replicas, size / layout.tensor
+    local = ranks_per_node(stride, layout.stages, plan.network.gpus_per_node)
+    if 1 < local < layout.stages:  # the last stage on a node, which sets the pace, has one neighbor on another
+        yield _one(plan, "micro-batches", "send_recv", part, calls / 2, local, stride, "")
+        yield _one(plan, "micro-batches between nodes", "send_recv", part, calls / 2, layout.stages, stride, "")
+    else:
+        yield _one(plan, "micro-batches", "send_recv", part, calls, layout.stages, stride, "")
 
 
 class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):

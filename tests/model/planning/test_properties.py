@@ -173,6 +173,20 @@ def test_more_is_never_faster() -> None:
     assert not shorter
 
 
+def test_a_job_on_several_nodes_sends_between_them() -> None:
+    """A thousandth of the bandwidth between nodes makes the step longer wherever they have to exchange anything."""
+    apart, same = 0, []
+    for plan in plans():
+        if plan.layout.gpus > plan.network.gpus_per_node:
+            between = replace(plan.network.between, bytes_per_s=plan.network.between.bytes_per_s / 1000)
+            slow = replace(plan, network=replace(plan.network, between=between))
+            apart += 1
+            same += [plan.layout.name] * (predict_step(slow).step_s <= predict_step(plan).step_s)
+
+    assert apart > COUNT // 4
+    assert not same
+
+
 def test_a_step_is_between_its_parts_and_their_sum() -> None:
     """At least as if the longer of computation and communication hid the other; at most if nothing hid anything."""
     for plan in plans():
