@@ -213,5 +213,6 @@ def test_a_compiled_model_on_a_cpu_is_mapped_to_its_lines(tmp_path: Path) -> Non
     assert any(code == "h = torch.nn.functional.gelu(h) * 2" and "gelu" in nodes for code, _, nodes in found)
     of_backward = rows[(rows.fx_nodes.astype(str) == "") & rows.source.str.contains("model.py")]
     assert {"up", "down"} <= set(of_backward.module)
-    compiled = rows[rows.source.str.contains("model.py")].total_ns.sum()
-    assert compiled > 0.5 * rows[rows.source != "(not compiled)"].total_ns.sum()
+    # Calls, not time: one that had to wait for a core takes longer than all others.
+    compiled = rows[rows.source.str.contains("model.py")]["count"].sum()
+    assert compiled > 0.5 * rows[rows.source != "(not compiled)"]["count"].sum(), rows[["source", "count", "total_ns"]]
