@@ -95,7 +95,10 @@ class Gpu(msgspec.Struct, frozen=True):
         tflops = self.peaks.tflops.get(number_type)
         if tflops is None:
             known = ", ".join(self.peaks.tflops)
-            raise UsageError(f"--precision: the {self.name} has no products in {number_type}; it has {known}.")
+            other = next(
+                (f" Give --precision {kind}." for kind in ("bf16", "fp16", "fp32") if kind in self.peaks.tflops), ""
+            )
+            raise UsageError(f"--precision: the {self.name} has no products in {number_type}; it has {known}.{other}")
         return tflops * 1e12
 
 
@@ -112,6 +115,10 @@ def _gpu(row: dict[str, str]) -> Gpu:
 
 GPUS = {row["short"]: _gpu(row) for row in table_rows("gpus.csv")}
 """The known GPUs by their names on the command line."""
+LARGEST_BYTES = max(gpu.memory_bytes for gpu in GPUS.values())
+"""The memory of the largest of them."""
+USUAL_HOST_BYTES = 2e12
+"""What hosts have at most, as a rule: a DGX H100 has 2 TB."""
 PEAKS = tuple(gpu.peaks for gpu in GPUS.values())
 """Their peaks, in the order in which a recorded name is looked up."""
 _FIELDS = ("dense TFLOP/s", "GB of memory", "GB/s of its bandwidth")

@@ -15,7 +15,7 @@ from dptrace.commands.shared.main import cli
 from dptrace.commands.shared.output import json_text
 from dptrace.errors import UsageError
 from dptrace.model.link_report import link_report
-from dptrace.model.planning.describe import OPTIONS
+from dptrace.model.planning.describe import OPTIONS, Description
 from tests.support.links_samples import ALPHA_S, BETA_S, GAMMA_S, measured, with_algorithms
 from tests.support.paths import ROOT
 
@@ -85,6 +85,10 @@ def test_an_option_without_effect_is_refused(verb: str, line: str) -> None:
         ("predict --params 7e9 --link 5us:0GB/s", "5us:0GB/s"),
         ("predict --params 7e9 --link -5us:10GB/s", "latency in µs"),
         ("predict --params 7e9 --link 5us:-10GB/s", "bandwidth in GB/s"),
+        ("predict --params 1e9 --gpu v100", "--precision fp16"),
+        ("predict --params 7e9 --strategy fsdp --overlapped tp", "--strategy tp"),
+        ("predict --params 7e9 --seq 10000000", "--family llama"),
+        ("predict --memory --params 1e6 --experts 64 --vocab 1000000", "1e+06"),
         ("predict --params 7e9 --ep 2", "--experts"),
         ("predict --params 7e9 --schedule interleaved --virtual-stages 1", "--virtual-stages 1"),
         ("predict --params 7e9 --strategy ep", "--experts"),
@@ -254,6 +258,23 @@ def test_an_offloaded_plan_is_told_from_others_by_its_name() -> None:
     assert all(name.endswith(", offloaded") for name in names)
     assert ("DDP ×8", "FSDP ×8, offloaded") == (held["ddp"], held["zero3"])
     assert "offloaded" not in dptrace.predict(params=7e9)["layout"]
+
+
+@pytest.mark.parametrize(("params", "experts"), [(7e9, 8), (7e9, 64), (100e9, 8), (1e9, 16), (1e12, 128)])
+def test_a_mixture_has_a_shape_of_its_size(params: float, experts: int) -> None:
+    """With 64 experts, 7 billion parameters were 40 times scaled from a shape of 277 billion."""
+    shape = Description(params=params, experts=experts).shape()
+
+    assert pytest.approx(params, rel=0.25) == shape.shape_parameters
+
+
+def test_experts_that_are_launched_one_by_one_are_said() -> None:
+    """In float8, a host takes longer to launch 128 of them, 25 operators each, than a GPU to compute."""
+    described: dict[str, Any] = {"model": "qwen3-30b-a3b", "strategy": "fsdp", "gpus": 64, "precision": "fp8"}
+    (said,) = [note for note in dptrace.predict(**described)["assumptions"] if "launches" in note]
+
+    assert "128 experts" in said
+    assert "25 each" in said
 
 
 def test_one_stage_of_each_gpu_is_not_interleaved() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from dptrace.core.notes import SEVERAL_RUNS
-from dptrace.core.units import MINUS, byte_size, duration, plural, share
+from dptrace.core.units import MINUS, byte_size, duration, number, plural, share
+from dptrace.model.gpu_peaks import LARGEST_BYTES, USUAL_HOST_BYTES
 from dptrace.simulate.explanation import megabytes
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.planning.cells import HELD, Columns, Row, billions, cell, columns, seconds, table_of
@@ -65,8 +66,8 @@ def _memory_facts(content: Row) -> Iterator[str]:
     yield (
         f"{billions(content['params'])} parameters × {each['total']:g} bytes = "
         f"{byte_size(content['model_state_bytes'])} of state ({each['parameters']:g} weights, {each['gradients']:g} "
-        f"gradients, {each['optimizer']:g} optimizer and master weights): the memory of {content['gpus_for_state']} × "
-        f"{content['gpu']}."
+        f"gradients, {each['optimizer']:g} optimizer and master weights): the memory of "
+        f"{content['gpus_for_state']:,} × {content['gpu']}."
     )
     every = f" in every {content['recompute_every']}th layer" if content["recompute_every"] > 1 else ""
     of_stack, attention = content["shape"]["layers_of"], _attention(content)
@@ -77,8 +78,13 @@ def _memory_facts(content: Row) -> Iterator[str]:
         f"({attention}{', ' if attention else ''}recompute {content['recompute']}{every})."
     )
     fits = "fits" if content["fits"] else "does not fit"
+    where = (
+        f"{content['layout']} on {content['gpus']:,} GPUs"
+        if content["gpus"] > 1
+        else f"{content['layout'][0].upper()}{content['layout'][1:]}"
+    )
     yield (
-        f"{content['layout']} on {plural(content['gpus'], 'GPU')} takes {byte_size(content['per_gpu_bytes'])} on each: "
+        f"{where} takes {byte_size(content['per_gpu_bytes'])}{' on each' if content['gpus'] > 1 else ''}: "
         f"it {fits} into {byte_size(usable)}, {share(content['usable_share'])} of the GPU's memory."
     )
     wall = content["ddp_wall_params"]
@@ -95,7 +101,8 @@ def _memory_tables(content: Row) -> Titled:
     if content["host_bytes"]:
         rows.append(("in the host's memory, for each GPU", byte_size(content["host_bytes"]), ""))
         rows.append(("in the memory of each host", byte_size(content["node_host_bytes"]), ""))
-    yield "Memory of a GPU", TextTable((f"on each GPU, {content['layout']}", "bytes", "share"), tuple(rows))
+    title = f"{'on each GPU, ' if content['gpus'] > 1 else ''}{content['layout']}"
+    yield "Memory of a GPU", TextTable((title, "bytes", "share"), tuple(rows))
 
     def kept(kind: str) -> Callable[[Row], str]:
         return lambda row: f"{byte_size(row['per_gpu_bytes'][kind])}{' *' if row['fits'][kind] else '  '}"
@@ -178,7 +185,7 @@ _ALGORITHMS = columns("algorithm, steps, busiest rank sends=sent_bytes, time=sec
 
 
 def _predict_facts(content: Row) -> Iterator[str]:
-    yield _training(content, f"{content['gpus']} × {content['gpu']}")
+    yield _training(content, _attention(content), f"{content['gpus']:,} × {content['gpu']}")
     rate, start = content["samples_per_s"], ""
     if not content["fits"]:
         yield _unfit(content, content)
@@ -187,15 +194,15 @@ def _predict_facts(content: Row) -> Iterator[str]:
     yield (
         f"{start}{content['layout']}: {seconds(content['step_s'])} a step, {rate:{',.0f' if rate >= 100 else ',.3g'}} "
         f"samples/s, {tokens}MFU {share(content['mfu'])}; "
-        f"{byte_size(content['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])} on each GPU (micro-batch "
+        f"{byte_size(content['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])}{_each(content)} (micro-batch "
         f"{content['micro_batch']}, recompute {content['recompute']})."
     )
     if content["fits"]:
         yield from _expected(content)
     if "training_days" in content:
-        yield f"Training takes {content['training_days']:,.3g} days."
+        yield f"Training takes {_days(content['training_days'])}."
     yield " · ".join(
-        f"{_TARGETS[target['name']]} {'–' if target['value'] is None else share(target['value'])} "
+        f"{_TARGETS[target['name']]} {_reached(target)} "
         f"(goal {target['goal']}{'' if target['met'] in (True, None) else ', missed'})"
         for target in content["targets"]
     )
@@ -208,15 +215,41 @@ def _unfit(content: Row, one: Row) -> str:
     large, what = (state, "parameters, gradients and optimizer") if state > usable else (total - state, "activations")
     none = f"Nothing fits, of {content['tried']:,} ways:" if content["tried"] > 1 else "It does not fit:"
     helps = [f"{row['option']} ({_remedy(row)})" for row in content["remedies"]]
-    helps.append(f"GPUs with {byte_size(total / usable * content['gpu_memory_bytes'])} of memory")
+    needed = total / usable * content["gpu_memory_bytes"]
+    helps += [f"GPUs with {byte_size(needed)} of memory"] if needed <= LARGEST_BYTES else []
+    more = "" if needed <= LARGEST_BYTES else f" No known GPU has the {byte_size(needed)} of memory that it needs."
     return (
-        f"{none} {one.get('label', one['layout'])} takes {byte_size(total)} on each GPU, {byte_size(total - usable)} "
-        f"more than can be used, {byte_size(large)} of it for {what}. What fits: {', or '.join(helps)}."
+        f"{none} {one.get('label', one['layout'])} takes {byte_size(total)}{_each(content)}, "
+        f"{byte_size(total - usable)} more than can be used, {byte_size(large)} of it for {what}. What fits: "
+        f"{', or '.join(helps) or 'nothing that was tried'}.{more}"
     )
 
 
+def _days(days: float) -> str:
+    """Write how long a training takes: below a day in seconds.
+
+    >>> _days(2423.4), _days(12.34), _days(0.0202)
+    ('2,423 days', '12.3 days', '1,745 s')
+    """
+    return seconds(86_400 * days) if days < 1 else f"{number(days)} days"
+
+
+def _reached(target: Row) -> str:
+    """Write the value of a goal, of one that is just missed with as many digits as show it."""
+    value, goal = target["value"], target["goal"].split(maxsplit=1)[1]
+    if value is None:
+        return "–"
+    return f"{100 * value:.2f} %" if share(value) == goal and not target["met"] else share(value)
+
+
+def _each(content: Row) -> str:
+    return " on each GPU" if content["gpus"] > 1 else ""
+
+
 def _remedy(row: Row) -> str:
-    host = f", {byte_size(row['node_host_bytes'])} in each host's memory" if row["node_host_bytes"] else ""
+    size = row["node_host_bytes"]
+    few = f", where hosts rarely have more than {USUAL_HOST_BYTES / 1e12:g} TB" if size > USUAL_HOST_BYTES else ""
+    host = f", {byte_size(size)} in each host's memory{few}" if size else ""
     return f"{row['label']}: {byte_size(row['per_gpu_bytes'])}{host}, {seconds(row['step_s'])} a step"
 
 
@@ -352,12 +385,12 @@ _NOTHING = "No item of the checklists gains 1 % or more."
 
 def _advise_facts(content: Row) -> Iterator[str]:
     """Yield what the advice is about, which plan to take, what is as good, and what the documents' tree says."""
-    more = (_attention(content), f"{content['gpus']} × {content['gpu']}")
+    more = (_attention(content), f"{content['gpus']:,} × {content['gpu']}")
     yield _training(content, *more, " and ".join(dict.fromkeys(content["links"])))
     best = content["chosen"]
     plan = (
         f"micro-batches of {best['micro_batch']}, recompute {best['recompute']}, "
-        f"{byte_size(best['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])} on each GPU"
+        f"{byte_size(best['per_gpu_bytes'])} of {byte_size(content['usable_bytes'])}{_each(content)}"
     )
     if best["fits"]:
         rate = f"{best['tokens_per_s']:,.0f} {'samples' if content['shape']['layers_of'] else 'tokens'}/s"
@@ -379,7 +412,7 @@ def _advise_facts(content: Row) -> Iterator[str]:
         fits = "fits" if own["fits"] else f"does not fit: {byte_size(own['over_bytes'])} too much"
         yield (
             f"Your plan, {own['label']}: {duration(own['step_ns'])} a step, MFU {share(own['mfu'])}, "
-            f"{byte_size(own['per_gpu_bytes'])} on each GPU; it {fits}. The checklists are about it."
+            f"{byte_size(own['per_gpu_bytes'])}{_each(content)}; it {fits}. The checklists are about it."
         )
 
 
@@ -419,7 +452,8 @@ def _advise_tables(content: Row, every: bool) -> Titled:
     yield "The decision", table_of(content["path"], shown, len(shown))
     if found := content.get("candidates"):
         fitting, unfit = ([one for one in found if one["fits"] is fits] for fits in (True, False))
-        some = found if every else [*fitting[:MAX_FITTING], *unfit[:MAX_UNFIT]]
+        named = [one for one in fitting[MAX_FITTING:] if one["label"] == content["simplest"]]
+        some = found if every else [*fitting[:MAX_FITTING], *named, *unfit[:MAX_UNFIT]]
         more = len(found) - len(some)
         note = f"{more} more kinds of plan: --all." if more else ""
         advised = _tokens(content, _ADVISED)

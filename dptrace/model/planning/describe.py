@@ -18,6 +18,7 @@ from dptrace.model.training.memory import OPTIMIZERS, PRECISIONS, RECOMPUTE
 from dptrace.model.training.plan import OVERLAPPED, Plan
 from dptrace.model.training.shape import (
     FAMILIES,
+    KNOWN,
     LayerStack,
     ModelShape,
     assumed_shape,
@@ -75,6 +76,8 @@ class Option(msgspec.Struct, frozen=True):
     """Whether only the time of a step depends on it, so that ``dptrace predict --memory`` refuses it."""
 
 
+_SENT_BY = {"tp": "split layers by --strategy tp", "ep": "spread --experts by --strategy ep"}
+"""Which plans have messages of a kind."""
 _SOME = Number(0, 1 << 20, whole=True)
 _NODES = "Nodes to which a token's experts are limited."
 _OVERLAP = "Messages of layers that run under their products: {}."
@@ -104,7 +107,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     vocab: Annotated[int | None, Option("Size of the vocabulary. [51200; llama: 32000]", COUNT)] = None
     seq: Annotated[int, Option("Tokens in a sample.", COUNT)] = 2048
     family: Annotated[str, Option("llama: gated MLP, no biases, no dropout.", FAMILIES, "NAME")] = "gpt"
-    experts: Annotated[int, Option("MLPs in each layer, for --strategy ep.", COUNT)] = 1
+    experts: Annotated[int, Option("MLPs in each layer, of which a token uses --top-k.", COUNT)] = 1
     top_k: Annotated[int, Option("Experts of a token.", COUNT)] = 2
     shared_experts: Annotated[int, Option("Experts that every token uses, beside those.", _SOME)] = 0
     dense_layers: Annotated[int, Option("First layers with one MLP instead of experts.", _SOME)] = 0
@@ -208,7 +211,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         unused = {
             "schedule": not staged and f"{'--pp 1' if self.pp else alone} has no pipeline; choose --strategy pp or 3d",
             "virtual_stages": self.schedule != "interleaved" and "is for --schedule interleaved; add that",
-            "overlapped": not any(cut[kind] for kind in OVERLAPPED[self.overlapped]) and "no plan has such messages",
+            "overlapped": not any(cut[kind] for kind in OVERLAPPED[self.overlapped])
+            and f"no plan has such messages; {' or '.join(_SENT_BY[kind] for kind in OVERLAPPED[self.overlapped])}",
             "kv_heads": self.kv_rank and "latent attention (--kv-rank) has keys of its own for each head",
             "expert_nodes": (self.expert_nodes or 0) >= nodes
             and f"a token's experts are on {plural(nodes, 'node')} at most",
@@ -426,7 +430,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         if "seq" not in self.given and not isinstance(shape, LayerStack):
             said.append(f"Samples assumed: of {plural(self.seq, 'token')}. Give --seq.")
         if self.batch is None:
-            said.append(f"Batch assumed: {plural(self.samples_each, 'sample')} for each GPU, {self.samples} together.")
+            said.append(
+                f"Batch assumed: {plural(self.samples_each, 'sample')} for each GPU, {self.samples:,} together."
+            )
         return said
 
 
@@ -466,7 +472,7 @@ def _shape_of(described: Description) -> ModelShape:
     if layers is None or hidden is None:
         assert described.params is not None
         if layers is None and hidden is None:
-            layers, hidden, heads = assumed_shape(described.params)
+            layers, hidden, heads = _assumed_shape(described, described.params)
         elif hidden is not None:
             layers = _fitting_layers(described, described.params, hidden)
         elif layers is not None:
@@ -478,12 +484,32 @@ def _shape_of(described: Description) -> ModelShape:
             f"--heads {shape.heads}, --kv-heads {shape.key_value_heads}: heads must divide the hidden size of "
             f"{hidden:,}, and those of keys the heads."
         )
-    if (described.layers or described.hidden) and abs(shape.scale - 1) > _DIFFERENT:
+    if (described.layers or described.hidden or described.experts > 1) and abs(shape.scale - 1) > _DIFFERENT:
         raise UsageError(
             f"--params {described.params:g}: {plural(shape.layers, 'layer')} of {shape.hidden} have "
-            f"{shape.shape_parameters:.3g} parameters. Leave one of them out."
+            f"{shape.shape_parameters:.3g} parameters. "
+            + ("Leave one of them out." if described.layers or described.hidden else "Give --layers and --hidden.")
         )
     return shape
+
+
+def _assumed_shape(described: Description, params: float) -> tuple[int, int, int]:
+    """Return layers, hidden and heads of a published model, of experts by the layers that make up the parameters.
+
+    Raises:
+        UsageError: a table of positions would have most of the parameters.
+    """
+    if described.experts > 1:
+        fitting = ((_fitting_layers(described, params, hidden), own, hidden, heads) for _, own, hidden, heads in KNOWN)
+        return next(((few, hidden, heads) for few, own, hidden, heads in fitting if few <= own), KNOWN[-1][1:])
+    layers, hidden, heads = assumed_shape(params)
+    table = hidden * described.seq
+    if described.family == "gpt" and table > _DIFFERENT * params:
+        raise UsageError(
+            f"--seq {described.seq}: a table of positions {hidden:,} wide has {table:.3g} parameters, of {params:.3g} "
+            "together. Add --family llama, which has none, or give --layers and --hidden."
+        )
+    return layers, hidden, heads
 
 
 def _small_perceptron(params: float) -> LayerStack:

@@ -12,6 +12,7 @@ import msgspec
 from dptrace.core.numbers import Number
 from dptrace.core.units import byte_size, duration, plural
 from dptrace.errors import UsageError
+from dptrace.model.gpu_peaks import USUAL_HOST_BYTES
 from dptrace.model.planning.checks import check_dict, described_checks
 from dptrace.model.planning.decision import Decision, decide, step_levels
 from dptrace.model.planning.describe import NOT_SHARDED, OPTIONS, Description
@@ -30,6 +31,7 @@ from dptrace.model.training.communication import (
 )
 from dptrace.model.training.layout import STRATEGIES, Layout
 from dptrace.model.training.memory import (
+    PRECISIONS,
     RECOMPUTE,
     USABLE,
     GpuMemory,
@@ -41,7 +43,16 @@ from dptrace.model.training.memory import (
 )
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack
-from dptrace.model.training.step import HOST_BYTES_PER_S, StepPrediction, Traffic, predict_step, reached_share, targets
+from dptrace.model.training.step import (
+    EXPERT_OPERATORS,
+    HOST_BYTES_PER_S,
+    StepPrediction,
+    Traffic,
+    expert_operators,
+    predict_step,
+    reached_share,
+    targets,
+)
 
 SCHEMA = 1
 GPU_COUNTS = tuple(1 << power for power in range(11))
@@ -252,6 +263,7 @@ def predict_report(description: Description, tokens: float | None = None) -> dic
         "kind": "predict",
         **_training(description, plan),
         **_timed(description, best),
+        "attention": _attention(plan),
         "usable_bytes": USABLE * plan.gpu.memory_bytes,
         "links": [_link_dict(link) for link in (plan.network.within, plan.network.between)],
         **_predicted(best, tokens),
@@ -422,16 +434,32 @@ def _offload_notes(plan: Plan) -> list[str]:
     rate = f"{HOST_BYTES_PER_S / 1e9:.0f} GB/s of a host's memory"
     gpus, size = min(plan.gpu.gpus_per_host, plan.layout.gpus), _host_bytes(plan)["node_host_bytes"]
     memory = f"Each host needs {byte_size(size)} of memory for the state of {plural(gpus, 'GPU')}"
+    known = (
+        f"hosts rarely have more than {USUAL_HOST_BYTES / 1e12:g} TB"
+        if size > USUAL_HOST_BYTES
+        else "whether it has it is not known"
+    )
     return [
         f"Adam on the CPU reads and writes {rate}, as on a DGX-2 (arXiv 2101.06840); newer hosts are faster.",
-        f"{memory}, beside what else runs there; whether it has it is not known.",
+        f"{memory}, beside what else runs there; {known}.",
     ]
+
+
+def _of_experts(plan: Plan) -> str:
+    """Return how many operators of a layer's experts a host launches one by one; empty for a dense model."""
+    if plan.shape.experts == 1:
+        return ""
+    own, each = plan.shape.experts // plan.layout.expert, expert_operators(plan)
+    casts = ", with the casts to float8" if PRECISIONS[plan.precision].compute in EXPERT_OPERATORS else ""
+    spread = "; --ep spreads them" if plan.layout.expert == 1 < plan.layout.gpus else ""
+    return f": one by one those of {plural(own, 'expert')} in a layer, {each} each{casts}{spread}"
 
 
 def _computes(plan: Plan, step: StepPrediction, source: str) -> str:
     """Return what decides how long the computation takes."""
     if step.launch_s == step.compute_s:
-        return f"The GPU waits for its host, which launches a step's operators in {duration(1e9 * step.launch_s)}."
+        waits = f"The GPU waits for its host, which launches a step's operators in {duration(1e9 * step.launch_s)}"
+        return f"{waits}{_of_experts(plan)}."
     peak = step.peak_flops / plan.layout.gpus / 1e12
     return f"Computation reaches {100 * reached_share(plan):.0f} % of the peak of {peak:,.0f} TFLOP/s, dense, {source}."
 

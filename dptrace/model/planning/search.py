@@ -135,19 +135,29 @@ _SMALLER = {"cpu_offload": True, "micro_batch": 1, "recompute": "full", "attenti
 def remedies(description: Description) -> dict[str, Candidate]:
     """Return what can be added to a command of which nothing fits, each with the best plan that fits then.
 
-    Each option is tried by itself, else all that the command takes together; ``without --strategy`` is one, too.
+    Each option is tried by itself, else all that the command takes together, and where nothing else helps, the one that
+    saves most with more GPUs; ``without --strategy`` is one, too.
     """
     changes = [{name: value} for name, value in _SMALLER.items() if getattr(description, name) not in (None, value)]
     best = [(one, _changed(description, one)) for one in changes]
     together = {name: value for one, found in best if found for name, value in one.items()}
+    sized = [(found.memory_bytes, one) for one, found in best if found]
+    helps = min(sized, key=lambda pair: pair[0])[1] if sized else {}
     if not any(found and found.fits for _, found in best):
         best = [(together, _changed(description, together))]
-    for power in range(1, 6):
-        one: dict[str, Any] = {"gpus": description.gpus << power}
-        if (found := _changed(description, one)) and found.fits:
-            best.append((one, found))
-            break
+    best += _with_more_gpus(description, {})
+    if helps and not any(found and found.fits for _, found in best):
+        best = _with_more_gpus(description, helps)
     return {_as_option(one): found for one, found in best if found and found.fits}
+
+
+def _with_more_gpus(description: Description, fields: dict[str, Any]) -> list[tuple[dict[str, Any], Candidate | None]]:
+    """Return the best plan of a description with other parts, on the fewest of 2 to 32 times the GPUs that hold it."""
+    for power in range(1, 6):
+        more = {"gpus": description.gpus << power, **fields}
+        if (found := _changed(description, more)) and found.fits:
+            return [(more, found)]
+    return []
 
 
 def _changed(description: Description, fields: dict[str, Any]) -> Candidate | None:

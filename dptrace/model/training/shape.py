@@ -332,7 +332,7 @@ FAMILIES = ("gpt", "llama")
 """``gpt``: biases, an MLP four times as wide, a table of positions, head and embedding share a table. ``llama``: none
 of these, and a gated MLP."""
 
-_KNOWN = (
+KNOWN = (
     # billions of parameters, layers, hidden, heads
     (0.124, 12, 768, 12),
     (0.355, 24, 1024, 16),
@@ -407,9 +407,9 @@ def assumed_shape(parameters: float) -> tuple[int, int, int]:
     ((32, 4096, 32), (59, 8192, 64), (24, 2560, 32))
     """
     size = parameters / 1e9
-    billions, layers, hidden, heads = min(_KNOWN, key=lambda known: abs(math.log(size / known[0])))
+    billions, layers, hidden, heads = min(KNOWN, key=lambda known: abs(math.log(size / known[0])))
     if abs(size / billions - 1) > _ALIKE:
-        billions, layers, hidden, heads = next((known for known in _KNOWN if known[0] >= size), _KNOWN[-1])
+        billions, layers, hidden, heads = next((known for known in KNOWN if known[0] >= size), KNOWN[-1])
         layers = max(1, round(layers * size / billions))
     return layers, hidden, heads
 

@@ -450,10 +450,14 @@ def _step(plan: Plan) -> StepPrediction:
 def _launch_seconds(plan: Plan, messages: tuple[Traffic, ...]) -> float:
     """Return the time that a host takes to launch what a GPU computes and sends in a step: small models wait for it."""
     shape, layout = plan.shape, plan.layout
-    of_expert = EXPERT_OPERATORS.get(PRECISIONS[plan.precision].compute, _EXPERT_OPERATORS)
-    experts = plan.stage[1] * shape.experts / layout.expert * of_expert
+    experts = plan.stage[1] * shape.experts / layout.expert * expert_operators(plan)
     computed = (plan.stage[0] * shape.operators + experts) * plan.micro_batches
     return LAUNCH_S * (computed + STEP_OPERATORS + sum(one.calls for one in messages))
+
+
+def expert_operators(plan: Plan) -> int:
+    """Return the operators of one expert in forward and backward."""
+    return EXPERT_OPERATORS.get(PRECISIONS[plan.precision].compute, _EXPERT_OPERATORS)
 
 
 def _not_hidden(plan: Plan, messages: tuple[Traffic, ...], phase: str, seconds: float) -> float:

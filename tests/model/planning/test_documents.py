@@ -25,6 +25,17 @@ from tests.support.paths import ROOT
 PAGE = ROOT / "docs" / "documents.md"
 
 
+def test_the_guides_node_without_nvlink() -> None:
+    """Llama 3 8B on eight RTX 4090: the sentence names the plan that the search finds, and the step of TP 8."""
+    found = predict_report(Description(model="llama3-8b", gpu="rtx4090", gpus=8))
+    split = next(one for one in found["candidates"] if one["layout"] == "TP 8")
+    guide = (ROOT / "docs" / "guides" / "plan.md").read_text(encoding="utf-8")
+    sentence = next(line for line in guide.splitlines() if "eight RTX 4090" in line)
+
+    assert f"{found['layout']} is the fastest that fits with {found['step_s']:.1f} s a step" in sentence
+    assert f"TP 8 takes {split['step_s']:.1f} s, {split['exposed_s']:.2f} s of it for messages" in guide
+
+
 def plan(**described: object) -> Plan:
     one = Description(**{"micro_batch": 1, "recompute": "none", **described})  # type: ignore[arg-type]
     return plans(one, next(layouts(one)))[0]

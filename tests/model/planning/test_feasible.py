@@ -154,6 +154,16 @@ def test_the_command_line_takes_what_is_said_to_fit() -> None:
             assert content["per_gpu_bytes"] == row["per_gpu_bytes"] <= content["usable_bytes"]
 
 
+def test_where_nothing_else_helps_one_change_is_tried_with_more_gpus() -> None:
+    """Two million tokens a sample: neither FlashAttention alone nor 32 GPUs alone hold them."""
+    asked = Description(layers=2, hidden=4096, family="llama", seq=1 << 21, gpus=1, micro_batch=1, batch=32,
+                        recompute="full")  # fmt: skip
+    found = remedies(asked)
+
+    assert ["--gpus 16 --attention flash"] == list(found)
+    assert all(one.fits for one in found.values())
+
+
 def answered(line: str) -> dict[str, Any]:
     """Return what a command line answers as JSON."""
     done = CliRunner().invoke(cli, [*shlex.split(line), "--json", "-q"])

@@ -182,6 +182,43 @@ def test_nothing_fits_is_said_with_what_is_missing() -> None:
     assert "parameters, gradients and optimizer" in said
 
 
+def test_what_nobody_can_buy_is_not_what_fits() -> None:
+    """405 billion parameters on one GPU: no GPU has 7.2 TB, and few hosts 6.5 TB; 7 billion fit into larger GPUs."""
+    large, small = (" ".join(facts(dptrace.predict(params=size, gpus=1))) for size in (405e9, 7e9))
+
+    assert "or GPUs with" not in large
+    assert "No known GPU" in large
+    assert "2 TB" in large
+    assert "or GPUs with 126.9 GB" in small
+    assert "No known GPU" not in small
+    assert "2 TB" not in small
+    assert "each GPU" not in large + small
+
+
+def test_a_prediction_in_words(prediction: dict[str, Any]) -> None:
+    """Large and small numbers, the attention, and a goal that is just missed."""
+    missed = {"name": "mfu", "goal": "> 40 %", "value": 0.3977, "met": False}
+    said = [
+        facts(prediction | {"training_days": days, "gpus": 100_000, "targets": [missed]}) for days in (2423.4, 0.0202)
+    ]
+
+    assert "2,423 days" in " ".join(said[0])
+    assert "1,745 s" in " ".join(said[1])
+    assert "100,000 × H100" in said[0][0]
+    assert "standard attention" in said[0][0]
+    assert "39.77 %" in said[0][-1]
+
+
+def test_the_plan_that_advice_calls_simplest_is_listed(advice: dict[str, Any]) -> None:
+    """Where more plans fit than the table has rows for, too."""
+    last = [one["label"] for one in advice["candidates"] if one["fits"]][-1]
+    named = dict(tables(advice | {"simplest": last}))["Ways to train, fastest that fits first"]
+    usual = dict(tables(advice))["Ways to train, fastest that fits first"]
+
+    assert last in [row[0] for row in named.rows]
+    assert last not in [row[0] for row in usual.rows]
+
+
 def test_memory_in_words() -> None:
     """State, activations, whether it fits; the parts add up to the last row; stars where a strategy fits."""
     held = dptrace.memory(params=7e9, strategy="zero3")
