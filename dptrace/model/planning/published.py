@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.units import plural
+from dptrace.core.units import number, plural
 from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import LayerStack
@@ -118,7 +118,7 @@ def unlike(plan: Plan, step: StepPrediction) -> str:
             layout.tensor > network.gpus_per_node
         ),
         f"its links reach {min(slow, default=0):,.3g} GB/s": bool(slow),
-        f"it has {size:,.3g} billion parameters, published ones {of.parameters[0]:,g} to {of.parameters[1]:,g}": (
+        f"it has {number(size)} billion parameters, published ones {of.parameters[0]:,g} to {of.parameters[1]:,g}": (
             not of.parameters[0] / _LIKE <= size <= of.parameters[1] * _LIKE
         ),
         f"it runs on {plural(layout.gpus, 'GPU')}, published ones on {of.gpus[0]:,} to {of.gpus[1]:,}": (

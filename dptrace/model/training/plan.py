@@ -57,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def name(self) -> str:
         """Return the degrees in words, and whether the state is in the CPU's memory."""
-        return f"{self.layout.name}{', offloaded' if self.offload else ''}"
+        return f"{self.layout.name}{' offloaded' if self.offload else ''}"
 
     @cached_property
     def micro_batches(self) -> int:

@@ -83,6 +83,10 @@ def test_each_command_of_the_page_uses_all_its_options() -> None:
         ("--params 1.3e9 --gpus 1", "1 GPU"),
         ("--params 100e6 --strategy fsdp", "0.1 billion parameters, published ones 1.65 to 1,008"),
         ("--params 7e9 --precision fp8 --gpus 4096", "4,096 GPUs, published ones on 8 to 1,024"),
+        (
+            "--params 4e12 --gpus 4096 --strategy 3d --tp 8 --pp 32 --zero 3 --gpu-memory 200GB",
+            "4,000 billion parameters",
+        ),
         ("--params 7e9 --seq 1", "1 token, published ones 2,048"),
         ("--model qwen3-30b-a3b --seq 1", "1 token, published ones 4,096"),
         ("--layers 200 --hidden 768 --strategy fsdp --micro-batch 1", "launch"),
