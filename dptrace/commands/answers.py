@@ -302,7 +302,7 @@ _PREDICT = {
     "links": [{"name": str, "alpha_s bytes_per_s": float}], "communication": [_COMMUNICATION],
     "targets": [{"name goal": str, "value": float | None, "met": bool | None}],
     "candidates": [{**_PLAN, **_PREDICTED_STEP}], "scaling": [_SCALED], "roofline": [_ROOFLINE],
-    "all_reduce": (_ALL_REDUCE, None), "expected": _EXPECTED, "remedies": _REMEDIES,
+    "all_reduce": (_ALL_REDUCE, None), "attention": str | None, "expected": _EXPECTED, "remedies": _REMEDIES,
 }
 _WEAK_AND_STRONG = {
     f"{of}_serial_s {of}_overlapped_s {of}_samples_per_s {of}_efficiency": float | None for of in ("weak", "strong")
