@@ -65,6 +65,8 @@ _WAITING = 0.25
 """Share of what a step takes longer that the mean rank waits at least where late ranks are looked for."""
 _MOSTLY = 0.8
 """Share of the change of exposed communication from which waiting is what changed."""
+_LATE_SHARE = 0.5
+"""Share of a change from which late ranks are named for it; other ranks hide the rest."""
 _MIN_NS = 1_000
 """Change below which a step takes as long as before."""
 _ONE_EACH = (
@@ -486,7 +488,7 @@ def _late_rank(comparison: Comparison, wall: Change) -> str:
     if wait is not None and wait.delta / wall.delta < _WAITING:
         return ""
     late, ns = _latest(comparison, wall)
-    is_most = late and 1 / 2 <= ns / abs(wall.delta) <= 1 / _MOSTLY
+    is_most = late and _LATE_SHARE <= ns / abs(wall.delta) <= 1 / _MOSTLY
     return f"{late} {signed_duration(math.copysign(ns, wall.delta))}" if is_most else ""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from dptrace.analysis.per_gpu.device import DeviceFigures, middle_step
+from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import Int64
 from dptrace.core.table import with_strings
 from dptrace.errors import UsageError
@@ -272,29 +272,25 @@ def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath
 def _span(replay: Replay, step: str) -> tuple[int, int, int, int]:
     """Return the timeline on which a step ends last, when it begins there, the task that it ends with, and when."""
     model, times = replay.model, replay.base.times
-    numbers = [number for number, _ in _with_step(model.run, replay.run, step)]
-    places = {number: model.run.timelines[number].windows.names.index(step) for number in numbers}
+    places = _places_of_step(model.run, replay.run, step)
     ends = {number: bound_of(model, number, times, place) for number, place in places.items()}
     last = max(ends, key=lambda number: ends[number].at_ns)
     begins = bound_of(model, last, times, places[last] - 1)
     return last, begins.at_ns, ends[last].task, ends[last].at_ns
 
 
-def _with_step(run: Run, selection: Run, step: str) -> list[tuple[int, DeviceFigures]]:
-    """Return the selected devices of a run that have a step, with their numbers; all where no selected one has."""
+def _places_of_step(run: Run, selection: Run, step: str) -> dict[int, int]:
+    """Return the place of a step in each selected timeline of a run that has it; in all where no selected one has."""
     selected = {(one.rank, one.device) for one in selection.timelines}
-    known = [pair for pair in enumerate(run.devices) if step in run.timelines[pair[0]].windows.names]
-    own = [pair for pair in known if (run.timelines[pair[0]].rank, run.timelines[pair[0]].device) in selected]
-    return own or known
+    places = {n: one.windows.names.index(step) for n, one in enumerate(run.timelines) if step in one.windows.names}
+    own = (n for n in places if (run.timelines[n].rank, run.timelines[n].device) in selected)
+    return {n: places[n] for n in own} or places
 
 
 def _walls(replay: Replay, step: str) -> list[int]:
     """Return the length of a step as recorded, on each selected device, replayed or not."""
-    walls = []
-    for number, device in _with_step(replay.whole, replay.run, step):
-        place = replay.whole.timelines[number].windows.names.index(step)
-        walls.append(int(device.split.figures["wall_ns"][place]))
-    return walls
+    places = _places_of_step(replay.whole, replay.run, step)
+    return [int(replay.whole.devices[n].split.figures["wall_ns"][place]) for n, place in places.items()]
 
 
 def _by_rank(model: Model, links: Links) -> dict[int | None, int]:

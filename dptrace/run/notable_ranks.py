@@ -88,12 +88,12 @@ def _late(run: Run) -> list[int]:
     waits far longer in all is a victim.
     """
     across = run.cross_rank
-    late, steps = across.stragglers, across.matches.step.astype(str)
-    held = np.zeros(len(run.devices))
+    late, held = across.stragglers, np.zeros(len(run.devices))
+    names, name_of = np.unique(across.matches.step[late.instance].astype(str), return_inverse=True)
     for index in np.unique(late.device).tolist():
         rows = np.flatnonzero(late.device == index)
         place = {name: number for number, name in enumerate(run.timelines[index].windows.names)}
-        step = np.array([place.get(name, -1) for name in steps[late.instance[rows]].tolist()], np.int64)
+        step = np.array([place.get(name, -1) for name in names.tolist()], np.int64)[name_of[rows]]
         waited = sums(step[step >= 0], late.waited_ns[rows[step >= 0]], len(place))
         # In a collective that lacks a rank, all may be waiting for it.
         own = across.exposed_waits[index].wait_ns + across.exposed_waits[index].unmatched_ns
