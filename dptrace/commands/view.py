@@ -218,8 +218,8 @@ def command(
     Of a watched run (dptrace watch), the page has its verdict, step time, and lateness by rank and step; --serve lets
     it follow the run.
 
-    Views are gantt, summary, breakdown, heatmap, communication, bandwidth, buckets, kernels, layers, idle, memory,
-    pipeline, roofline and findings.
+    Views are gantt, summary, nodes, breakdown, heatmap, communication, bandwidth, buckets, kernels, layers, idle,
+    memory, pipeline, roofline and findings.
     """
     options = _Options(**shown)
     refuse(options.contradictions())

@@ -33,7 +33,7 @@ from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
 from dptrace.replay.graph.schedule import Times
-from dptrace.replay.late_nodes import by_node, node_of, ranks_by_node
+from dptrace.replay.late_nodes import by_node, node_of
 from dptrace.replay.noise import beyond_noise
 from dptrace.replay.paths import path_of_run
 from dptrace.replay.reach import reach_text
@@ -42,6 +42,7 @@ from dptrace.replay.transforms.change import Change
 from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses, without_cuts
 from dptrace.replay.whatif import Replay
+from dptrace.run.nodes import ranks_by_node
 from dptrace.run.run import Run
 
 # What changes gain: how much shorter a step is, with its range, and why it is unknown.

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dptrace.core.intervals import median
-from dptrace.run.run import Run
 
 _OF_RANKS = ("compute", "memory_copies", "slower_host")
 """Causes that are of one rank, as its own key says."""
@@ -17,15 +16,6 @@ _NOTABLE = 0.4
 _MORE = 2.0
 """By how many times the middle rank of a late node loses more than that of the others; a rank that loses more than its
 node by this factor is late by itself."""
-
-
-def ranks_by_node(run: Run) -> dict[str, list[int]]:
-    """Return the recorded ranks of each node, in their order; none where nodes are not known, or have one rank each."""
-    found = defaultdict[str, list[int]](list)
-    for timeline, node in zip(run.timelines, run.nodes, strict=True):
-        if node and timeline.rank not in found[node]:
-            found[node].append(timeline.rank)
-    return dict(found) if any(len(ranks) > 1 for ranks in found.values()) else {}
 
 
 def by_node(

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bins, heatOf, nameOfStep, shade } from "../../viewers/gantt/static/page/heatmap.js";
+import { bins, byNode, heatOf, nameOfStep, nodesOf, shade } from "../../viewers/gantt/static/page/heatmap.js";
 import { lodOf } from "./lod_builders.mjs";
 
 const SCENE = {
@@ -40,6 +40,15 @@ test("a bin shows what is farthest from the middle, also the least", () => {
   const values = Array.from({ length: 2048 }, (_, i) => (i === 1025 ? 1 : 5 + (i % 2)));
   const binned = bins({ tracks: 2048, steps: 1, middle: 5, at: (track) => values[track] }, 480, 50);
   assert.deepEqual([...binned.values].flatMap((value, i) => (value === 1 ? [i] : [])), [Math.floor((1025 * 480) / 2048)]);
+});
+
+test("of many GPUs a cell is a node, and shows its GPU that is farthest from the middle", () => {
+  const tracks = Array.from({ length: 72 }, () => ({})), all = tracks.map((_, i) => i);
+  const orders = [{ label: "by node", tracks: all, groups: all.map((i) => `node-${i >> 3}`) }], nodes = nodesOf({ tracks, orders });
+  const heat = byNode({ tracks: 72, steps: 1, middle: 5, at: (track) => (track === 0 ? NaN : track === 43 ? 1 : 5 + (track === 41)) }, nodes);
+  assert.deepEqual([nodes.length, nodes[5].name, heat.at(5, 0), heat.track(5, 0), heat.at(0, 0)], [9, "node-5", 1, 43, 5]);
+  assert.equal(nodesOf({ tracks, orders: [] }), null);
+  assert.equal(nodesOf({ tracks: tracks.slice(0, 64), orders }), null);
 });
 
 test("a bin without a step stays empty", () => {

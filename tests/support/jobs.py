@@ -64,6 +64,12 @@ def late_run(*starts: int, size: int = 0) -> Run:
     return Run("runs/late", tuple(build.build() for build in builders), world_size=size or len(starts))
 
 
+def on_nodes(run: Run, size: int) -> Run:
+    """Return a run with *size* ranks on each host: node-0, node-1 …"""
+    timelines = (replace(one, host_name=f"node-{one.rank // size}") for one in run.timelines)
+    return Run(run.path, tuple(timelines), world_size=run.world_size)
+
+
 def run_of(timelines: list[Timeline], **more: Any) -> Run:
     """Make a run of timelines; *more* are fields of the run."""
     options: dict[str, Any] = {"path": "runs/job", "world_size": len(timelines), **more}

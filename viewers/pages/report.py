@@ -67,7 +67,7 @@ def document(run: Run) -> str:
     A run that is too large for one page is shown by a static picture of its step of median length.
     """
     intervals = sum(map(len, run.timelines))
-    parts = [_section(run, view) for view in VIEWS.values() if view.in_report]
+    parts = [_section(run, view) for view in VIEWS.values() if view.in_report and view.concerns(run)]
     above = Markup('<p class="answer">{}</p>\n').format(sanitize(sentence(run).plain)) + _findings(run)
     below = sections(parts) + _facts(run) + _definitions()
     # On paper these are on the first page, so that the chart and its legend start on the second.

@@ -13,9 +13,10 @@ from dptrace.analysis.findings.finding import Finding, nothing_found, top_findin
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.split import Split, by_kind, overlap_percent
-from dptrace.core.units import byte_size, milliseconds, share
+from dptrace.core.units import byte_size, listed, milliseconds, sanitize, share
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
+from dptrace.run.nodes import nodes_first
 from dptrace.run.notable_ranks import NotableRank, ranks_first, why_first
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
@@ -119,6 +120,25 @@ def _ranks_table(run: Run, all_rows: bool) -> Fitting:
     return table
 
 
+def _nodes_table(run: Run, all_rows: bool) -> Fitting | None:
+    """Return a table with a row for each node: its ranks, the one that waits least, and its mean step; or None."""
+    found = nodes_first(run)
+    if not found:
+        return None
+    means = [node.mean_step(run) for node in found]
+    names = shown_figures(means)
+    table = _table("mean step by node, ms", ["node", "ranks", "waits\nleast"], names)
+    shown = len(found) if all_rows else MAX_RANKS
+    for node, figures in list(zip(found, means, strict=True))[:shown]:
+        ranks, least = node.ranks_text(run).partition(" ")[2], node.least_waiting(run)
+        table.add_row(plain(node.name), ranks, "?" if least is None else str(least), *_row(figures, names))
+    if shown < len(found):
+        table.add_row("…", *["…"] * (len(names) + 3))
+    late = [node.name for node in found if node.is_late]
+    table.caption = sanitize(f"Nodes first: {listed(late)} held others up.") if late else ""
+    return table
+
+
 def _shown(run: Run, all_rows: bool) -> tuple[NotableRank, ...]:
     """Return the devices of a table in the order of its rows: all by rank, or of many some, notable ones first."""
     if all_rows:
@@ -132,6 +152,8 @@ def step_tables(run: Run, all_rows: bool = False) -> Iterator[RenderableType]:
     Args:
         all_rows: also yield each rank's table by step, and leave no row out.
     """
+    if (nodes := _nodes_table(run, all_rows)) is not None:
+        yield nodes
     if len(run.splits) > 1:
         yield _ranks_table(run, all_rows)
     if len(run.splits) == 1 or all_rows:

@@ -10,6 +10,7 @@ from typing import Literal
 ViewName = Literal[
     "gantt",
     "summary",
+    "nodes",
     "breakdown",
     "heatmap",
     "communication",
@@ -27,8 +28,9 @@ ViewName = Literal[
 _VIEWS: dict[ViewName, tuple[str, str]] = {
     "gantt": ("timelines", "phases, compute and communication of each GPU over time"),
     "summary": ("steps", "the parts of each rank's mean step"),
+    "nodes": ("steps", "the parts of each node's mean step, and its ranks"),
     "breakdown": ("steps", "the parts of each step of each rank"),
-    "heatmap": ("steps", "ranks by steps: wall time, exposed share, idle share"),
+    "heatmap": ("steps", "ranks or nodes by steps: wall time, exposed share, idle share"),
     "communication": ("collectives", "each kind of collective: exposed and overlapped"),
     "bandwidth": ("collectives", "each collective's bandwidth by its size, with the fitted line"),
     "buckets": ("collectives", "how long each DDP bucket, or like collectives, took"),

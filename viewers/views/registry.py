@@ -27,6 +27,8 @@ class View:
     """Draws the picture; None for the Gantt chart, which ``viewers/gantt`` draws."""
     in_report: bool = False
     """Whether the report has a section for it, in the order of :data:`~dptrace.viewers.views.names.NAMES`."""
+    concerns: Callable[[Run], bool] = lambda run: True
+    """Whether a run has what it shows: a report has no section for it otherwise."""
     shows_cross_rank: bool = False
     """Whether it shows the cross-rank analysis, whose notes its page then lists."""
 

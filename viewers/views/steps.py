@@ -27,7 +27,8 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.columns import HEADINGS, shown_figures
-from dptrace.run.notable_ranks import MANY, ranks_first
+from dptrace.run.nodes import nodes_first
+from dptrace.run.notable_ranks import HELD_UP, MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import (
@@ -155,6 +156,45 @@ def _means(run: Run) -> dict[str, StepFigures]:
 SUMMARY_VIEW = View("summary", SUMMARY_TITLE, summary_table, summary)
 
 
+# A bar for each node: the parts of its mean step, and which of its ranks the others wait for.
+
+
+NODES_TITLE = "Mean step of each node"
+NO_NODES = "The recording does not say which ranks share a node, or they share one, or none."
+
+
+def nodes(run: Run) -> Drawing:
+    """Draw a bar for each node, of many for the first: those with a rank that others wait for, and some others."""
+    found = nodes_first(run)
+    if not found:
+        return message(NODES_TITLE, NO_NODES)
+    bars = [step_bar(node.mean_step(run), node.name, node.label(run)) for node in found[:MAX_BARS]]
+    text = "Means over the steps and the ranks of a node. A node whose ranks wait least holds the others up."
+    text += f" Of {len(found):,} nodes, {MAX_BARS} have a bar." if len(found) > MAX_BARS else ""
+    return bar_chart(NODES_TITLE, text, bars, TALL if len(bars) <= DENSE else FLAT)
+
+
+def nodes_table(run: Run) -> TextTable:
+    """Return the ranks of each node and the figures of its mean step, in ms."""
+    found = nodes_first(run)
+    means = [node.mean_step(run) for node in found]
+    names = shown_figures(means)
+    rows = tuple(
+        (
+            _with_reason(node.name, HELD_UP if node.is_late else ""),
+            node.ranks_text(run).partition(" ")[2],
+            "?" if (least := node.least_waiting(run)) is None else f"rank {least}",
+            *step_cells(figures, names),
+        )
+        for node, figures in zip(found, means, strict=True)
+    )
+    note = "In ms, means over the steps and the ranks of a node." if rows else NO_NODES
+    return TextTable(("node", "ranks", "waits least", *columns(names)), rows, 3, note)
+
+
+NODES_VIEW = View("nodes", NODES_TITLE, nodes_table, nodes, in_report=True, concerns=lambda run: bool(nodes_first(run)))
+
+
 # A bar for each rank and step: its parts, which add up to its wall time.
 
 
@@ -245,6 +285,8 @@ _MOST_NAMES = 12
 """Of steps along the axis."""
 _MOST_ROWS = 128
 """Rows of a map; of more ranks, several share one."""
+BY_NODE = 64
+"""GPUs above which a row of the map is a node, where nodes are known."""
 
 
 def heatmap(run: Run) -> Drawing:
@@ -257,9 +299,8 @@ def heatmap(run: Run) -> Drawing:
     names = [name for name in _NAMES if name != "exposed_wait_ns" or waits.known.any()]
     if not rank_step_grid.total("wall_ns"):
         return message(HEATMAP_TITLE, "The steps of this run have no length.")
-    rows = np.array_split(np.arange(len(labels)), min(len(labels), _MOST_ROWS))
-    labels = [labels[own[0]] + (f" to {labels[own[-1]].split()[-1]}" if len(own) > 1 else "") for own in rows]
-    height = 24.0 if len(devices) <= 32 else 12.0 if len(devices) <= _MOST_ROWS else 6.0
+    rows, labels = _rows_of_map(run, labels)
+    height = 24.0 if len(labels) <= 32 else 12.0 if len(devices) <= _MOST_ROWS or len(labels) < _MOST_ROWS else 6.0
     every = 1 if height >= 12 else 4
     ticks = [(_HEAD + (row + 0.5) * height, label) for row, label in enumerate(labels) if row % every == 0]
     bottom = _HEAD + height * len(labels)
@@ -268,8 +309,22 @@ def heatmap(run: Run) -> Drawing:
         marks += _map(rank_step_grid, waits, (labels, rows), name, index * (1 + _GAP), height)
     y = Axis(0, bottom, tuple(ticks), grid=False)
     text = "Each map has its own scale; darker is more. Shares are of the step's wall time."
-    text += " Of the ranks of a row, the one farthest from the median is shown." if len(rows) < len(devices) else ""
+    shown = "Of the ranks of a node" if len(devices) > BY_NODE and nodes_first(run) else "Of the ranks of a row"
+    text += f" {shown}, the one farthest from the median is shown." if len(rows) < len(devices) else ""
     return Drawing(HEATMAP_TITLE, text, _heatmap_steps(rank_step_grid, len(names)), y, bottom, tuple(marks), right=16)
+
+
+def _rows_of_map(run: Run, labels: list[str]) -> tuple[list[NDArray[np.intp]], list[str]]:
+    """Return which GPUs share a row, and its label: one, of many those of a node, or of several."""
+    nodes = sorted(nodes_first(run), key=lambda node: node.indices[0]) if len(labels) > BY_NODE else []
+    place = {id(device): number for number, device in enumerate(with_steps(run))}
+    units = [np.array([place[id(run.devices[index])] for index in node.indices]) for node in nodes]
+    names = [node.label(run) for node in nodes]
+    units, names = (units, names) if nodes else (list(np.arange(len(labels))[:, None]), labels)
+    shared = np.array_split(np.arange(len(units)), min(len(units), _MOST_ROWS))
+    rows = [np.concatenate([units[number] for number in own]) for own in shared]
+    ends = ["" if len(own) == 1 else f" to {names[own[-1]].removeprefix('rank ')}" for own in shared]
+    return rows, [names[own[0]] + end for own, end in zip(shared, ends, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from dptrace.viewers.terminal.kernels import launch_sentence, print_host, print_
 from dptrace.viewers.terminal.split import findings_list, idle_table, minor_sentence, step_tables, timing_table
 from dptrace.viewers.terminal.summary import MAX_LAYERS, expert_lines, in_flight_lines, mesh_lines
 from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.jobs import late_run, on_nodes
 from tests.support.rank_cases import rank, reduce
 from tests.support.synthetic import training_timeline
 
@@ -69,6 +70,14 @@ def test_figures_are_whole_in_a_terminal_of_80_columns() -> None:
     long = Run("r", tuple(replace(t, start_ns=t.start_ns * 5_000, end_ns=t.end_ns * 5_000) for t in TWO.timelines))
 
     assert not ["…" for run in (TWO, long) if "…" in steps_of(run, width=80)]
+
+
+def test_nodes_come_before_their_ranks() -> None:
+    """A row for each: its ranks, the one that waits least, and the mean of their steps; the late node first."""
+    text = steps_of(on_nodes(late_run(30, 30, 70, 60), 2))
+    rows = [line.split() for line in text[: text.index("by rank")].splitlines() if line.startswith("node-")]
+
+    assert [["node-1", "2,", "3", "2", "65.00"], ["node-0", "0,", "1", "0", "30.00"]] == [row[:5] for row in rows]
 
 
 @pytest.mark.heavy

@@ -35,7 +35,7 @@ def test_a_view_is_loaded_when_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert "['summary', 'breakdown', 'heatmap', 'idle', 'findings']" == done.stdout.strip()
+    assert "['summary', 'nodes', 'breakdown', 'heatmap', 'idle', 'findings']" == done.stdout.strip()
 
 
 def test_there_is_one_list_of_names() -> None:
@@ -49,7 +49,7 @@ def test_there_is_one_list_of_names() -> None:
 
 def test_a_view_that_is_not_there_is_answered_with_those_that_are() -> None:
     """It is the user's error, so the exit code is 2."""
-    with pytest.raises(UsageError, match=r"unknown view 'pie'; choose from gantt, summary, breakdown"):
+    with pytest.raises(UsageError, match=r"unknown view 'pie'; choose from gantt, summary, nodes, breakdown"):
         view_named("pie")
 
 

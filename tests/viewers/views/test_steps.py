@@ -21,11 +21,12 @@ from dptrace.viewers.views.steps import (
     heatmap_table,
     idle,
     idle_table,
+    nodes_table,
     summary,
     summary_table,
 )
 from tests.support.color_vision import contrast
-from tests.support.jobs import MS, late_run
+from tests.support.jobs import MS, late_run, on_nodes
 from tests.support.view_cases import CASES, many_ranks
 
 
@@ -60,6 +61,16 @@ def test_one_slow_rank_of_many_is_seen(ranks: int) -> None:
     assert drawing.height < 900
     odd = [box for box in exposed if colors.count(box.color) < len(colors) / 2]
     assert {f"rank {ranks // 2}"} == {box.tip.split(",")[0] for box in odd}
+
+
+def test_of_many_ranks_a_row_of_the_map_is_a_node() -> None:
+    """It shows the rank of the node that stands out, and the table of nodes has the node first, with its ranks."""
+    run = on_nodes(late_run(*[60 if rank == 43 else 40 for rank in range(72)]), 8)
+    drawing, table = heatmap(run), nodes_table(run)
+
+    assert [f"node-{n}, ranks {8 * n}–{8 * n + 7}" for n in range(9)] == [label for _, label in drawing.y.ticks]
+    assert "rank 43, step 0: Exposed communication 20.0 %" in tips_of(drawing)
+    assert ("node-5 (held others up)", "40–47", "rank 43") == table.rows[0][:3]
 
 
 def test_bars_of_many_ranks_begin_with_the_late_one() -> None:

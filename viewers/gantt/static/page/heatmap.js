@@ -44,6 +44,28 @@ export function heatOf(lod, scene, measure) {
   return { tracks: scene.tracks.length, steps, least, most, middle, at: (track, step) => values[track * steps + step] };
 }
 
+/** GPUs above which a cell is a node, where nodes are known. */
+const BY_NODE = 64;
+
+/** Return the nodes of many GPUs, each with its `name` and `tracks`; null for few GPUs, or where none shares its node with another. */
+export function nodesOf({ tracks, orders = [] }) {
+  const order = tracks.length > BY_NODE && orders.find(({ label }) => label === "by node"), nodes = new Map();
+  for (const track of order ? order.tracks : []) {
+    const name = order.groups[track];
+    nodes.set(name, [...(nodes.get(name) ?? []), track]);
+  }
+  return nodes.size && nodes.size < tracks.length ? Array.from(nodes, ([name, own]) => ({ name, tracks: own })) : null;
+}
+
+/** Return a heatmap of nodes: `track(node, step)` is the GPU whose value is farthest from the middle of all, `at(node, step)` its value. */
+export function byNode(heat, nodes) {
+  const track = (node, step) => {
+    const away = (one) => Math.abs(heat.at(one, step) - heat.middle), known = nodes[node].tracks.filter((one) => !Number.isNaN(heat.at(one, step)));
+    return known.reduce((found, one) => (away(one) > away(found) ? one : found), known[0] ?? nodes[node].tracks[0]);
+  };
+  return { ...heat, tracks: nodes.length, track, at: (node, step) => heat.at(track(node, step), step) };
+}
+
 /**
  * Bin the cells to at most `width` × `height`, the longer dimension across. A bin shows its value farthest from the middle
  * of all: the rank that others wait for has the least exposed communication.
@@ -93,6 +115,8 @@ export class Heatmap {
     this.canvas.addEventListener("keydown", (event) => this.#key(event));
     this.canvas.addEventListener("blur", () => this.#point(null));
     this.theme = "light";
+    this.nodes = nodesOf(scene);
+    if (this.nodes) root.querySelector("b").textContent = "Steps by node";
     root.hidden = false;
   }
 
@@ -111,7 +135,17 @@ export class Heatmap {
   }
 
   get heat() {
-    return (this.#heats[this.measure] ??= heatOf(this.lod, this.scene, this.measure));
+    return (this.#heats[this.measure] ??= this.#heatOf(this.measure));
+  }
+
+  #heatOf(measure) {
+    const heat = heatOf(this.lod, this.scene, measure);
+    return this.nodes ? byNode(heat, this.nodes) : heat;
+  }
+
+  /** Name a GPU or node in as many words as there is room for. */
+  #name(place, words) {
+    return this.nodes ? this.nodes[place].name.slice(-24) : this.scene.tracks[place].label.split(" · ").slice(0, words).join(" ");
   }
 
   draw() {
@@ -166,7 +200,7 @@ export class Heatmap {
   #sides() {
     const { other, transposed, down, cellHeight } = this.box, each = (cellHeight * down) / other, every = Math.ceil(SIDE_HEIGHT / each);
     const names = Array.from({ length: Math.ceil(other / every) }, (_, i) => {
-      const name = element("span", "", transposed ? this.scene.tracks[i * every].label.split(" · ")[0] : nameOfStep(this.scene, i * every).slice(-24));
+      const name = element("span", "", transposed ? this.#name(i * every, 1) : nameOfStep(this.scene, i * every).slice(-24));
       name.style.top = `${i * every * each + Math.max(0, each - SIDE_HEIGHT) / 2}px`;
       return name;
     });
@@ -181,7 +215,7 @@ export class Heatmap {
     context.font = `${getComputedStyle(this.canvas).fontSize} ${FONT_FAMILY}`;
     context.textBaseline = "bottom";
     for (let i = 0; i < along; i += every) {
-      const text = transposed ? nameOfStep(this.scene, i).slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
+      const text = transposed ? nameOfStep(this.scene, i).slice(-12) : this.#name(i, this.scene.groups ? 2 : 1);
       if ((i * width) / along + context.measureText(text).width <= width) context.fillText(text, (i * width) / along, top + AXIS_HEIGHT);
     }
   }
@@ -201,7 +235,7 @@ export class Heatmap {
     for (let i = Math.ceil((x * along) / across); Math.floor((i * across) / along) === x && i < along; i++)
       for (let j = Math.ceil((y * other) / down); Math.floor((j * down) / other) === y && j < other; j++) {
         const [track, step] = transposed ? [j, i] : [i, j], away = Math.abs(this.heat.at(track, step) - middle);
-        if (away > most) [found, most] = [{ x, y, track, step }, away];
+        if (away > most) [found, most] = [{ x, y, track: this.heat.track?.(track, step) ?? track, step }, away];
       }
     return found;
   }
@@ -214,7 +248,8 @@ export class Heatmap {
     else if (!cell) this.statusText.textContent = "Click a cell to show its step below.";
     else {
       const { label, steps } = this.scene.tracks[cell.track];
-      this.statusText.textContent = `${label} · ${visible(steps[cell.step])} · ${text(this.heat.at(cell.track, cell.step))}`;
+      const node = this.nodes?.find(({ tracks }) => tracks.includes(cell.track)), value = this.heat.at(node ? this.nodes.indexOf(node) : cell.track, cell.step);
+      this.statusText.textContent = `${node ? `${visible(node.name)} · ` : ""}${label} · ${visible(steps[cell.step])} · ${text(value)}`;
     }
   }
 
