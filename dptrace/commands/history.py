@@ -55,6 +55,9 @@ def command(paths: tuple[str, ...], to: Destination, read_options: ReadOptions, 
     runs: list[tuple[Run, str]] = []
     left_out = []
     candidates, in_folder = _candidates(paths)
+    if read_options.window is not None:
+        # Reading says how many windows there are where none has this number.
+        candidates = [one for one in candidates if one.window in (None, read_options.window)] or candidates[:1]
     for found in candidates:
         try:
             runs += _opened(found, read_options, verbosity)
@@ -141,12 +144,14 @@ def _opened(found: FoundRun, read_options: ReadOptions, verbosity: str) -> Itera
     from dptrace.comparison.baseline import is_baseline, read
     from dptrace.comparison.history import file_time
 
-    path, written = found.path, file_time(found.files)
+    path, written, window = found.path, file_time(found.files), found.window
     if is_baseline(Path(path)):
         for run in read(Path(path)).runs(Path(path)):
             yield replace(run, path=f"{Path(path).stem}: {Path(run.path).name}"), written
     else:
-        yield open_with_progress((path,), replace(read_options, figures_only=True), verbosity), written
+        chosen = replace(read_options, figures_only=True, window=read_options.window or window)
+        opened = open_with_progress((path,), chosen, verbosity)
+        yield replace(opened, path=f"{opened.path} --window {window}") if window else opened, written
 
 
 def _answer(found: History) -> Answer:

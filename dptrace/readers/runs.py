@@ -23,6 +23,7 @@ from dptrace.readers.run_file import RUN_FILE
 from dptrace.readers.source import Source, rank_in_name
 from dptrace.readers.storage import DAMAGE, is_archive
 from dptrace.readers.stream import open_decompressed
+from dptrace.readers.windows import windows_of
 
 _HEAD = 1 << 18
 """Bytes of a trace in which its rank and its first time are; of a machine with many GPUs, these come first."""
@@ -45,6 +46,8 @@ class FoundRun(msgspec.Struct, frozen=True):
     """Opens it: a folder, a file, or a pattern that fits its files alone."""
     files: tuple[str, ...]
     """Its traces, an archive or a baseline, as paths; none where a recording ended before it wrote any."""
+    window: int | None = None
+    """Which of several windows of each process it is, from 1, where the folder holds several."""
 
 
 class _Stated(msgspec.Struct, frozen=True):
@@ -71,7 +74,10 @@ def runs_in(folder: Path, levels: int = MAX_LEVELS) -> list[FoundRun]:
     if any(entry.name == RUN_FILE for entry in entries):
         return [FoundRun(str(folder), tuple(map(str, traces or _traces_below(folder, levels))))]
     found = [FoundRun(str(entry), (str(entry),)) for entry in entries if entry.is_file() and _is_single(entry)]
-    groups = _groups(traces)
+    windows = windows_of([str(file) for file in traces])
+    repeated = len(windows) > 1 and not found
+    found += [FoundRun(str(folder), tuple(own), n) for n, own in enumerate(windows, 1)] if repeated else []
+    groups = [] if repeated else _groups(traces)
     found += [run for group in groups for run in _named(folder, group, not found and len(groups) == 1)]
     below = []
     for entry in entries if levels > 1 else ():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import dptrace
+from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
 from tests.support.mesh import Mesh
 
@@ -41,6 +44,22 @@ def test_a_process_that_lacks_a_window_has_its_others_in_their_times(folder: Pat
 
     assert (0, 2, 3) == dptrace.open(folder, window=1, cache=False).ranks
     assert (0, 1, 2, 3) == dptrace.open(folder, window=2, cache=False).ranks
+
+
+def test_a_history_has_a_run_for_each_window(folder: Path) -> None:
+    """With all ranks, in the order of time, and of the number that --window has."""
+
+    def listed(*options: str) -> list[dict[str, object]]:
+        done = CliRunner().invoke(cli, ["history", str(folder), "--json", "--no-cache", *options])
+        rows: list[dict[str, object]] = json.loads(done.stdout)["series"][0]["runs"]
+        return rows
+
+    rows = listed()
+
+    assert [4, 4] == [row["ranks"] for row in rows]
+    assert [(f"{folder} --window 1", 4), (f"{folder} --window 2", 3)] == [(row["run"], row["steps"]) for row in rows]
+    assert [f"{folder} --window 2"] == [row["run"] for row in listed("--window", "2")]
+    assert 2 == CliRunner().invoke(cli, ["history", str(folder), "--window", "3"]).exit_code
 
 
 @pytest.mark.parametrize("window", ["1", 1.0, True])
