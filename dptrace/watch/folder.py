@@ -21,9 +21,9 @@ def check_folder(folder: Path, force: bool = False) -> None:
         raise UsageError(f"{folder} exists and is not a folder. Choose another -o.")
     names = ("rank*.steps", "rank*.calls", "rank*.ended", "request-*.json", "capture*.json", "summary.json")
     own = [path for name in (*names, "trends.npz", "watch.html") for path in folder.glob(name)]
-    if own and not force:
-        raise UsageError(f"{folder} already contains a watch. Replace it with --force, or choose another -o.")
     kept = own_folders(folder)
+    if (own or kept) and not force:
+        raise UsageError(f"{folder} already contains a watch. Replace it with --force, or choose another -o.")
     if left := next(iter(sorted({*folder.iterdir()} - {*own, *kept})), None):
         raise UsageError(f"{folder} contains {left.name}, which is not of dptrace watch. Choose another -o.")
     for path in own:
@@ -34,4 +34,5 @@ def check_folder(folder: Path, force: bool = False) -> None:
 
 def own_folders(folder: Path) -> list[Path]:
     """Return the captures in the folder of a watch, and what its launcher has left."""
-    return [path for path in folder.iterdir() if re.fullmatch(r"capture\d+(-failed)?|\.job\.recording", path.name)]
+    names = r"capture\d+(-failed)?|\.job\.recording|job\.failed"
+    return [path for path in folder.iterdir() if re.fullmatch(names, path.name)]

@@ -86,6 +86,17 @@ def test_the_exit_code_and_the_last_line_are_the_scripts(what: str, code: int, t
 
 
 @pytest.mark.spawn
+def test_a_rank_that_dies_leaves_its_exit_code_and_a_verdict(tmp_path: Path) -> None:
+    """Nothing is said of a recording, for which nobody has asked."""
+    done = watched(tmp_path, "dies", "60")
+
+    assert 7 == done.returncode
+    assert "Rank 1 died: exit code 7" in done.stderr
+    assert "recorded" not in done.stderr
+    assert (tmp_path / "w" / "summary.json").exists()
+
+
+@pytest.mark.spawn
 def test_ranks_that_a_launcher_starts_watch_themselves(tmp_path: Path) -> None:
     """``torchrun -m dptrace.watch``: rank 0 starts what reads the files, and waits for its verdict."""
     (tmp_path / "train.py").write_text(TRAIN)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
 from dptrace.watch.digest import COLUMNS, Courses, Histograms
+from dptrace.watch.verdict import drift
 
 
 def test_quantiles_are_within_one_percent() -> None:
@@ -33,3 +37,23 @@ def test_a_million_steps_take_no_more_memory_than_a_thousand() -> None:
     change = int(np.argmax(means[0] > 1.5))
     assert abs(course.first_step(change) - 600_000) <= course.width
     assert 1_000_000 == course.counts.sum()
+
+
+@pytest.mark.parametrize("steps", [24, 60, 400])
+def test_steps_that_only_vary_do_not_drift(steps: int) -> None:
+    """In one of 100 runs at most; those that grow to the double do, by that."""
+    random, false, grown = np.random.default_rng(steps), 0, []
+    for _ in range(200):
+        noise = random.lognormal(np.log(30e6), 0.1, steps)
+        for values in (noise, noise + 30e6 / steps * np.arange(steps)):
+            course = Courses()
+            course.add(np.arange(steps), values)
+            found = drift(cast(Any, SimpleNamespace(length_course=course)))
+            if values is noise:
+                false += found != 0
+            elif found:
+                grown.append(found)
+
+    assert false <= 2
+    assert len(grown) > 190
+    assert 30e9 / steps == pytest.approx(np.median(grown), rel=0.1)

@@ -65,7 +65,12 @@ def test_a_file_that_cannot_be_written_says_so_once_and_raises_nothing(path: str
 
 
 def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
-    """Force replaces a watch, and nothing else."""
+    """Force replaces a watch, what its launcher has left of one that failed, and nothing else."""
+    (tmp_path / "job.failed").mkdir()
+    with pytest.raises(UsageError, match="--force"):
+        check_folder(tmp_path)
+    check_folder(tmp_path, force=True)
+    assert not [*tmp_path.iterdir()]
     Job("ddp", 2).run(5).write(tmp_path)
     with pytest.raises(UsageError, match="--force"):
         check_folder(tmp_path)

@@ -244,4 +244,4 @@ def _kept_text(monitor: Monitor, run_metadata: dict[str, Any]) -> str:
             return f"{text}\nThe output of the ranks is in {kept}: {', '.join(names)}."
         text += f"\nKept in {kept}: {', '.join(names)}; the run is incomplete."
         return f"{text}\nNext: dptrace analyze {shlex.quote(str(kept))}"
-    return text or "\nNothing was recorded."
+    return text if text or monitor.job.trigger else "\nNothing was recorded."  # else nothing may have been asked for

@@ -116,7 +116,6 @@ class Launch:
     """Whether to end the training when all runs are recorded."""
     timeout_s: float | None = None
     """After how long without a step the job is ended, 0 never; None: a trainer after half an hour, a script never."""
-    """Seconds without a step of some rank after which the job is ended; None waits forever."""
     trigger: str | None = None
     """A file, or ``SIGUSR2``, by which the user asks for a recording; None to record without being asked."""
     nnodes: int = 1
