@@ -5,7 +5,8 @@
     A  |===== step 4 ======|===== step 5 =====|
     B  |== step 11 ==|free |== step 12 ==|free|      free: saved where B is shorter, lost where A is
 
-Steps are paired by their order. A step of a run lasts from the start of its first rank to the end of its last.
+Steps are paired by their order. A step is drawn from the start of its first rank to the end of its last; how long it
+takes, and what a run saves, is the mean of its GPUs, as everywhere.
 """
 
 from __future__ import annotations
@@ -57,9 +58,15 @@ class RunSteps:
 
     @property
     def length_ns(self) -> Int64:
-        """Length of each step of the run: to the end of its last rank."""
+        """How long each step of the run is drawn: to the end of its last rank."""
         longest: Int64 = (self.end_ns - self.origin_ns).max(axis=0)
         return longest
+
+    @property
+    def mean_ns(self) -> NDArray[np.float64]:
+        """How long each step takes: the mean of the GPUs."""
+        means: NDArray[np.float64] = (self.end_ns - self.start_ns).mean(axis=0)
+        return means
 
     def first(self, count: int) -> RunSteps:
         """Keep the first *count* steps."""
@@ -75,8 +82,8 @@ class TimeSaved:
     """The run that has finished: 0 for A, 1 for B."""
     from_ns: int
     to_ns: int
-    saved_ns: int
-    """A's time minus B's; negative where B takes longer."""
+    saved_ns: float
+    """A's time minus B's, means of their GPUs; negative where B takes longer."""
     share: float
     """``saved_ns`` as a share of A's time."""
     certain: bool = False
@@ -102,7 +109,7 @@ class AlignedSteps:
     """The comparison of the runs, which says whether the drawn difference is more than noise."""
     names: tuple[str, str] = ("A", "B")
 
-    def certain(self, saved_ns: int, pair: int | None = None) -> bool:
+    def certain(self, saved_ns: float, pair: int | None = None) -> bool:
         """Return whether time that B saves (or loses, if negative) is a difference beyond noise, not chance.
 
         Args:
@@ -133,32 +140,32 @@ class AlignedSteps:
         shifts: Int64 = self.place_ns[which][np.newaxis] - self.runs[which].origin_ns
         return shifts
 
-    def total_ns(self) -> tuple[int, int]:
-        """Return the time of A and of B: the sum of their steps, or from the first start to the last end."""
-        if self.by_step:
-            return int(self.a.length_ns.sum()), int(self.b.length_ns.sum())
-        return int(self._ends(0)[-1]), int(self._ends(1)[-1])
+    def mean_ns(self) -> tuple[float, float]:
+        """Return how long a step of A and of B takes: the mean of the drawn steps."""
+        return float(self.a.mean_ns.mean()), float(self.b.mean_ns.mean())
 
-    def saved_ns(self) -> int:
-        """Return A's time minus B's; negative when B takes longer."""
-        a, b = self.total_ns()
+    def saved_ns(self) -> float:
+        """Return A's step minus B's; negative when B takes longer."""
+        a, b = self.mean_ns()
         return a - b
 
     def time_saved(self) -> tuple[TimeSaved, ...]:
-        """Return the stretches in which one run has finished and the other has not; empty for incomparable runs."""
+        """Return the stretches in which one run has finished and the other has not; empty for incomparable runs.
+
+        There is none where the run that ends first takes longer in the mean of its GPUs.
+        """
         if self.incomparable:
             return ()
-        ends = self._ends(0), self._ends(1)
+        ends, took = [self._ends(which) for which in (0, 1)], [one.mean_ns for one in self.runs]
         if not self.by_step:
-            ends = ends[0][-1:], ends[1][-1:]
-        starts = self.slots_ns[:-1]
+            ends, took = [end[-1:] for end in ends], [one.sum(keepdims=True) for one in took]
         stretches = []
-        rows = zip(starts.tolist(), ends[0].tolist(), ends[1].tolist(), strict=True)
-        for pair, (start, a, b) in enumerate(rows):
-            if a != b:
-                share = (a - b) / (a - start) if a > start else 0.0
-                certain = self.certain(a - b, pair if self.by_step else None)
-                stretches.append(TimeSaved(1 if a > b else 0, min(a, b), max(a, b), a - b, share, certain))
+        rows = zip(*(column.tolist() for column in (*ends, *took)), strict=True)
+        for pair, (a, b, before, after) in enumerate(rows):
+            saved = before - after
+            if (a - b) * saved > 0:
+                certain = self.certain(saved, pair if self.by_step else None)
+                stretches.append(TimeSaved(1 if a > b else 0, min(a, b), max(a, b), saved, saved / before, certain))
         return tuple(stretches)
 
     def _ends(self, which: int) -> Int64:

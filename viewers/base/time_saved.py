@@ -8,7 +8,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 
 
-def time_saved_text(ns: int, of: float, certain: bool) -> str:
+def time_saved_text(ns: float, of: float, certain: bool) -> str:
     """Write what B saves or loses: ``31.5 ms saved (20 %)``; ``shorter`` or ``longer`` where that may be noise.
 
     Args:
@@ -19,7 +19,7 @@ def time_saved_text(ns: int, of: float, certain: bool) -> str:
     return f"{duration(abs(ns))} {_verb(ns, certain)} ({share(abs(of))})"
 
 
-def _verb(ns: int, certain: bool) -> str:
+def _verb(ns: float, certain: bool) -> str:
     if certain:
         return "saved" if ns > 0 else "lost"
     return "shorter" if ns > 0 else "longer"
@@ -40,25 +40,25 @@ def titles(*runs: Run) -> str:
 
 
 def time_saved_sentence(aligned: AlignedSteps) -> str:
-    """Write a sentence on what both runs took and what the second saves, or why they can't be compared.
+    """Write a sentence on what a step of both runs takes and what the second saves, or why they can't be compared.
 
     Where the difference may be noise, B takes less or more in the steps drawn; it saves and loses nothing.
     """
-    count, (a, b), (one, other) = len(aligned.a.names), aligned.total_ns(), aligned.names
-    steps = "its step" if count == 1 else f"{count} steps"
+    count, (a, b), (one, other) = len(aligned.a.names), aligned.mean_ns(), aligned.names
+    mean, per = ("", "") if count == 1 else (f", the mean of {count}", " per step")
     if aligned.incomparable:
         return (
-            f"Not compared: {aligned.incomparable}. For {steps}, {one} takes {duration(a)} and {other} {duration(b)}; "
-            "neither saves anything."
+            f"Not compared: {aligned.incomparable}. A step of {one} takes {duration(a)} and one of {other} "
+            f"{duration(b)}{mean}; neither saves anything."
         )
     saved = aligned.saved_ns()
+    took = f"{duration(b)} against {one}'s {duration(a)}"
     if saved == 0:
-        return f"{one} and {other} take {duration(a)} each for {steps}."
+        return f"A step of {one} and of {other} takes {duration(a)}{mean}."
     of = share(abs(saved) / a) if a else "–"
     if not aligned.certain(saved):
         less = "less" if saved > 0 else "more"
-        drawn = "the step drawn" if count == 1 else f"the {steps} drawn"
-        took = f"{duration(b)} against {one}'s {duration(a)}"
-        return f"In {drawn}, {other} takes {duration(abs(saved))} ({of}) {less}: {took}."
+        drawn = "the step" if count == 1 else f"the {count} steps"
+        return f"In {drawn} drawn, {other} takes {duration(abs(saved))} ({of}) {less}{per}: {took}."
     verb = "saves" if saved > 0 else "loses"
-    return f"{other} {verb} {duration(abs(saved))} ({of}) in {steps}: {duration(b)} against {one}'s {duration(a)}."
+    return f"{other} {verb} {duration(abs(saved))} ({of}) per step: {took}{mean}."

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,8 +126,11 @@ def why_unknown(run: Run) -> str:
     return "not all ranks of the collective are recorded, or they do not match"
 
 
-def unknown_spans(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64, waits: str) -> list[list[int | str]]:
-    """Return the spans of steps in which a figure of a GPU is unknown: category, start, end, reason.
+def unknown_figures(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64, waits: str) -> dict[str, Any]:
+    """Return what is not known of the steps of a GPU, as the page has it.
+
+    ``unknown`` are spans in which a figure is not: category, start, end, reason; ``bounded`` those in which some waits
+    are not, so that waiting is at least, and transfer at most, what is known.
 
     Args:
         steps: indices of the drawn ones among the GPU's steps.
@@ -141,11 +144,17 @@ def unknown_spans(run: Run, track: int, steps: Int64, starts: Int64, ends: Int64
         if len(starts) and name != "other_ns" and (category := _category_of(name)) is not None
     ]
     if not (run.timelines[track].collective >= 0).any():
-        return whole
-    unknown = np.concatenate(([False], ~run.cross_rank.exposed_waits[track].known[steps], [False]))
-    turns = np.flatnonzero(np.diff(unknown.astype(np.int8))).reshape(-1, 2).tolist()
-    reason = waits or "no collective there is matched across ranks"
-    return whole + [[WAITING, int(starts[first]), int(ends[last - 1]), reason] for first, last in turns]
+        return {"unknown": whole, "bounded": []}
+    own, reason = run.cross_rank.exposed_waits[track], waits or "no collective there is matched across ranks"
+    unknown, bounded = (_spans_of(steps, starts, ends) for steps in (~own.known[steps], own.unmatched_ns[steps] > 0))
+    return {"unknown": whole + [[WAITING, *span, reason] for span in unknown], "bounded": bounded}
+
+
+def _spans_of(chosen: NDArray[np.bool_], starts: Int64, ends: Int64) -> list[list[int]]:
+    """Return start and end of each series of chosen steps."""
+    turns = np.flatnonzero(np.diff(np.concatenate(([0], chosen, [0])))).reshape(-1, 2)
+    found: list[list[int]] = np.stack((starts[turns[:, 0]], ends[turns[:, 1] - 1]), axis=1).tolist()
+    return found
 
 
 def _category_of(name: str) -> int | None:

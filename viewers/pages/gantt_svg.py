@@ -472,13 +472,13 @@ def _ticks(layout: SvgLayout) -> tuple[tuple[float, str], ...]:
 
 def _strip(canvas: Canvas, layout: SvgLayout, number: int, y: float) -> None:
     strip, height = layout.gantt_chart.strips[number], layout.strip_height
-    for step, (name, (start, end)) in enumerate(zip(strip.steps, _spans(layout.gantt_chart, strip), strict=True)):
+    for step, (name, (start, end, took)) in enumerate(zip(strip.steps, _spans(layout.gantt_chart, strip), strict=True)):
         left, right = layout.x(start), layout.x(end)
         canvas.rect(
             left, y, right - left - (1 if right - left > 4 else 0), height, "#D3DBE7" if step % 2 else "#E4E9F0"
         )
         short = step_label(name)
-        length = milliseconds(end - start)
+        length = milliseconds(took)
         texts = (f"step {short} · {length} ms" if short != name else f"{name} · {length} ms", short)
         fitting = next((text for text in texts if text_width(text) + 8 <= right - left), "")
         if fitting:
@@ -490,13 +490,17 @@ def _heads(layout: SvgLayout) -> dict[float, int]:
     return {y: number for number, y in reversed(layout.strips)}
 
 
-def _spans(gantt_chart: Chart, strip: Strip) -> Iterable[tuple[int, int]]:
-    """Return start and end of each step of a strip: of its first rank, or of two runs, from first start to last end."""
+def _spans(gantt_chart: Chart, strip: Strip) -> Iterable[tuple[int, int, float]]:
+    """Return start, end and length of each step of a strip: of its first rank.
+
+    Of two runs, it is drawn from the first start to the last end, and its length is the mean of the ranks.
+    """
     tracks = [gantt_chart.tracks[number] for number in strip.tracks]
     if not strip.run:
-        return pairwise(tracks[0].bounds_ns.tolist())
-    starts, ends = (np.array([getattr(track, name) for track in tracks]) for name in ("bounds_ns", "ends_ns"))
-    return zip(starts.min(axis=0)[:-1].tolist(), ends.max(axis=0).tolist(), strict=True)
+        return ((start, end, end - start) for start, end in pairwise(tracks[0].bounds_ns.tolist()))
+    starts, ends = np.array([track.bounds_ns[:-1] for track in tracks]), np.array([track.ends_ns for track in tracks])
+    drawn = starts.min(axis=0), ends.max(axis=0), (ends - starts).mean(axis=0)
+    return zip(*(column.tolist() for column in drawn), strict=True)
 
 
 def _edges(canvas: Canvas, layout: SvgLayout) -> None:

@@ -241,11 +241,11 @@ def kinds(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
 def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Fitting | Text]:
     """Yield each pair of steps with the time saved: a table, or sentences where it would not fit."""
 
-    def saved_text(pair: int, a: int, b: int) -> str:
+    def saved_text(pair: int, a: float, b: float) -> str:
         certain = aligned.certain(a - b, pair)
         return "–" if aligned.incomparable else time_saved_text(a - b, (a - b) / max(a, 1), certain)
 
-    lengths = zip(aligned.a.length_ns.tolist(), aligned.b.length_ns.tolist(), strict=True)
+    lengths = zip(aligned.a.mean_ns.tolist(), aligned.b.mean_ns.tolist(), strict=True)
     rows = [
         (step_label(name), duration(a), step_label(other), duration(b), saved_text(pair, a, b))
         for pair, (name, other, (a, b)) in enumerate(zip(aligned.a.names, aligned.b.names, lengths, strict=True))

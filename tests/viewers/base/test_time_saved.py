@@ -28,13 +28,18 @@ def of_jobs(factor: float, other: float) -> str:
 @pytest.mark.parametrize(
     ("a", "b", "steps", "told"),
     [
-        (52_000_000, 41_600_000, 3, "In the 3 steps drawn, B takes 31.2 ms (20 %) less: 125 ms against A's 156 ms."),
+        (
+            52_000_000,
+            41_600_000,
+            3,
+            "In the 3 steps drawn, B takes 10.4 ms (20 %) less per step: 41.6 ms against A's 52.0 ms.",
+        ),
         (10_000_000, 11_200_000, 1, "In the step drawn, B takes 1.20 ms (12 %) more: 11.2 ms against A's 10.0 ms."),
-        (7, 7, 2, "A and B take 14 ns each for 2 steps."),
+        (7, 7, 2, "A step of A and of B takes 7 ns, the mean of 2."),
     ],
 )
 def test_the_sentence_says_who_is_faster(a: int, b: int, steps: int, told: str) -> None:
-    """It has the difference, its share, and both totals."""
+    """It has the difference, its share, and how long a step of both takes."""
     assert told == of_lengths(a, b, steps)
 
 
@@ -42,13 +47,13 @@ def test_nothing_is_saved_against_another_work() -> None:
     """The sentence has both times, and why they cannot be compared."""
     told = of_lengths(7_000, 9_000, 1, ({"model": "m1"}, {"model": "m2"}))
 
-    assert told.startswith("Not compared: A trained the model m1, B m2. For its step, A takes 7.00 µs and B 9.00")
+    assert told.startswith("Not compared: A trained the model m1, B m2. A step of A takes 7.00 µs and one of B 9.00")
     assert "%" not in told
 
 
 @pytest.mark.parametrize(
     ("factor", "other", "verb"),
-    [(0.8, 0.8, "B saves "), (1.2, 1.2, "B loses "), (1.0, 0.9, " less: "), (0.8, 1.2, " more: ")],
+    [(0.8, 0.8, "B saves "), (1.2, 1.2, "B loses "), (1.0, 0.9, " less per step: "), (0.8, 1.2, " more per step: ")],
 )
 def test_time_is_saved_only_where_the_comparison_says_so(factor: float, other: float, verb: str) -> None:
     """Beyond noise, and in the direction of the drawn steps; otherwise B takes less or more in the steps drawn."""

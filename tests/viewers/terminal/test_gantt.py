@@ -309,12 +309,18 @@ def steady(length: int, steps: int = 2) -> Run:
     ("a", "b", "by_step", "rows", "line"),
     [
         # Each step of both begins in one cell, and in between stands how much shorter B's are.
-        (steady(100), steady(50), True, (80 * "F", 20 * "F"), "In the 2 steps drawn, B takes 100 ns (50 %) less"),
+        (
+            steady(100),
+            steady(50),
+            True,
+            (80 * "F", 20 * "F"),
+            "In the 2 steps drawn, B takes 50 ns (50 %) less per step",
+        ),
         # Without alignment by step, what B takes less stands once at the end.
         (steady(100), steady(50), False, (80 * "F", 40 * "F" + " 100 ns shorter (50 %) ".center(40, "-")), ""),
         # Where B is slower, A's row has a rest; one step each shows nothing beyond noise.
         (steady(50, 1), steady(100, 1), True, (40 * "F" + "-", 80 * "F"), "In the step drawn, B takes 50"),
-        (steady(2_000_000, 10), steady(1_000_000, 10), True, ("", ""), "B saves 10.0 ms (50 %) in 10 steps"),
+        (steady(2_000_000, 10), steady(1_000_000, 10), True, ("", ""), "B saves 1.00 ms (50 %) per step"),
     ],
     ids=["by step", "from the start", "longer", "saved"],
 )

@@ -33,7 +33,7 @@ from dptrace.run.notable_ranks import MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, drawn_headline
 from dptrace.viewers.base.page import Markup, bundle, page, static
-from dptrace.viewers.gantt.chart import Chart, chart, unknown_spans, why_unknown
+from dptrace.viewers.gantt.chart import Chart, chart, unknown_figures, why_unknown
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.gaps import named_gaps
 from dptrace.viewers.gantt.host import host_data, host_notes, kind_looks
@@ -201,7 +201,7 @@ def add_unknown(page_data: dict[str, Any], run: Run, gantt_chart: Chart) -> None
     waits = why_unknown(run)
     for number, (data, track) in enumerate(zip(page_data["tracks"], gantt_chart.tracks, strict=True)):
         starts, ends = track.bounds_ns[:-1], track.bounds_ns[1:]
-        data["unknown"] = unknown_spans(run, number, np.arange(len(starts)), starts, ends, waits)
+        data |= unknown_figures(run, number, np.arange(len(starts)), starts, ends, waits)
     if all("forward_ns" in split.unknown for split in run.splits):
         page_data["categories"][Part.OTHER] |= {"label": UNKNOWN_PHASE, "short": "Compute"}
     bounds = {split.bounds.get("idle_ns", "about") for split in run.splits}

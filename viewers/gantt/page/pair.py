@@ -26,7 +26,7 @@ from dptrace.viewers.base.headline import Headline, drawn_headline, headline
 from dptrace.viewers.base.page import Markup, static
 from dptrace.viewers.base.table import step_label
 from dptrace.viewers.base.time_saved import notes_of_all, time_saved_sentence, titles
-from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, chart, unknown_spans, why_unknown
+from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, chart, unknown_figures, why_unknown
 from dptrace.viewers.gantt.gaps import named_gaps
 from dptrace.viewers.gantt.page.data import rank_reasons, scene
 from dptrace.viewers.gantt.page.document import MAX_INTERVALS, gantt_page
@@ -139,9 +139,10 @@ def paired_scene(*pairs: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
             (page_data["tracks"][track], gantt_chart.tracks[track]) for track in strip["tracks"]
         ):
             spans = one.step_index[own], track.bounds_ns[:-1], track.ends_ns
-            data |= {"ends": track.ends_ns.tolist(), "unknown": unknown_spans(one.run, own, *spans, waits)}
+            data |= {"ends": track.ends_ns.tolist()} | unknown_figures(one.run, own, *spans, waits)
         ends = place + one.length_ns
         strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
+        strip["ns"] = one.mean_ns.tolist()
         page_data["layout"]["strips"][number]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {letter}"
         if len(strip["tracks"]) > 1:
             page_data["why"] |= {first + track: why for track, why in rank_reasons(one.run, charts[number]).items()}

@@ -139,7 +139,8 @@ def test_the_scene_names_the_runs() -> None:
     assert data["end"] == data["slots"][-1]
     assert {0} == {one["strip"] for one in data["freed"]}
     assert all(one["ns"] < 0 for one in data["freed"])
-    assert np.sum([one["ns"] for one in data["freed"]]) == aligned.saved_ns()
+    assert np.mean([one["ns"] for one in data["freed"]]) == pytest.approx(aligned.saved_ns())
+    assert [one.mean_ns.tolist() for one in aligned.runs] == [strip["ns"] for strip in data["strips"]]
 
 
 def test_several_runs_share_an_axis() -> None:
@@ -356,6 +357,29 @@ def loaded_again(page: Page, act: Callable[[], None]) -> None:
         act()
     page.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
     settle(page)
+
+
+@needs_real_traces
+@browser_test
+def test_waits_of_a_step_are_bounds_only_where_it_lacks_a_rank(browser: Browser, tmp_path: Path) -> None:
+    """Rank 2 misses a collective of step 4 alone: step 6 has all its waits, beside it and in the whole run."""
+    path = tmp_path / "page.html"
+    path.write_text(document(open_run([real("straggler_v100_4ranks")])), encoding="utf-8")
+    label = "#summary [data-key=waiting] span"
+    with open_page(browser, path) as (page, errors):
+        settle(page)
+        assert page.locator(label).all_text_contents() == ["waiting for other ranks, at least"]
+        page.keyboard.press("]")
+        page.keyboard.press("]")
+        page.keyboard.press("]")
+        settle(page)
+        assert page.locator(label).all_text_contents() == ["waiting for other ranks"]
+        loaded_again(page, lambda: page.evaluate("location.hash = '#compare=4,6'"))
+        assert page.locator(label).all_text_contents() == [
+            "waiting for other ranks, at least",
+            "waiting for other ranks",
+        ]
+        assert [] == errors
 
 
 @browser_test

@@ -67,7 +67,7 @@ export function compareSteps(scene, columns, text) {
   const shown = {
     ...scene, end, tracks, lanes, slots: [0, end], compared: { steps, keys },
     ...{ details: null, host: undefined, memory: undefined, path: undefined, findings: [], orders: [], few: fewOf(scene, places), why: whyOf(scene, places), gaps: gapsOf(scene, places) },
-    strips: chosen.map(({ label, ns }, i) => ({ tracks: numbers[i], names: [label], title: label, ns, bounds: [0, lengths[i]], ends: [lengths[i]] })),
+    strips: chosen.map(({ label, ns }, i) => ({ tracks: numbers[i], names: [label], title: label, ns: [ns], bounds: [0, lengths[i]], ends: [lengths[i]] })),
     groups: chosen.map(({ label }, i) => ({ label, tracks: numbers[i], unknownWaits: scene.unknownWaits })),
     freed: lengths.slice(1).flatMap((length, i) => freedBy(lengths[0], length, i + 1, chosen[0].ns, chosen[i + 1].ns)),
     layout: {
@@ -82,9 +82,10 @@ export function compareSteps(scene, columns, text) {
 }
 
 function trackOf({ tracks }, { track, begin, end, origin, step }, { label }) {
-  const { unknown = [], ...own } = tracks[track], moved = (time) => Math.max(begin, Math.min(end, time)) - origin;
+  const { unknown = [], bounded = [], ...own } = tracks[track], moved = (time) => Math.max(begin, Math.min(end, time)) - origin;
   const spans = unknown.map(([category, from, to, why]) => [category, moved(from), moved(to), why]).filter(([, from, to]) => to > from);
-  return { ...own, label: `${label} · ${own.label}`, steps: [own.steps[step]], bounds: [begin - origin, end - origin], ends: [end - origin], unknown: spans };
+  const bounds = bounded.map((span) => span.map(moved)).filter(([from, to]) => to > from);
+  return { ...own, bounded: bounds, label: `${label} · ${own.label}`, steps: [own.steps[step]], bounds: [begin - origin, end - origin], ends: [end - origin], unknown: spans };
 }
 
 function fewOf({ few }, places) {

@@ -143,6 +143,15 @@ export function unknownIn(track, from, to) {
   return why;
 }
 
+/**
+ * Return why some waits of some tracks in [from, to] are unknown, so that waiting is at least, and transfer at most, what
+ * is known; "" where all are. A track's `bounded` are spans [from, to].
+ */
+export function unknownWaits({ tracks, groups = [], unknownWaits: why }, from, to, chosen = [...tracks.keys()]) {
+  const found = chosen.find((track) => tracks[track].bounded?.some(([begin, end]) => end > from && begin < to));
+  return found === undefined ? "" : (groups.find((group) => group.tracks.includes(found))?.unknownWaits ?? why);
+}
+
 /** Return the steps that a strip shows: its own, or those of a track, by default its lead or its first. */
 export function stripSteps(scene, strip, track = strip.lead ?? strip.tracks[0]) {
   return strip.bounds ? strip : scene.tracks[track];

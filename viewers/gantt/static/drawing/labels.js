@@ -61,7 +61,7 @@ class StepNames {
       if (right <= left) continue;
       context.fillStyle = chrome[step % 2 ? "strip-odd" : "strip"];
       context.fillRect(left, y, Math.max(right - left - (right - left > MIN_STEP ? 1 : 0), 0), h);
-      const fitting = this.#stepTexts(names[step], ns ?? stepEnd(steps, step) - bounds[step], whose).find((text) => this.width(text) + 8 <= right - left);
+      const fitting = this.#stepTexts(names[step], ns?.[step] ?? stepEnd(steps, step) - bounds[step], whose).find((text) => this.width(text) + 8 <= right - left);
       if (!fitting) continue;
       context.fillStyle = chrome["strip-ink"];
       context.fillText(fitting, (left + right - this.width(fitting)) / 2, y + h / 2 + 0.5);

@@ -3,7 +3,7 @@
 import { button, copyText, element, named, sortable } from "../../../base/static/dom.js";
 import { classStart } from "../data/calls.js";
 import { inRange, plus, splitSum } from "../data/range.js";
-import { busyCategories, laneOf, stepClock, unknownIn } from "../data/rows.js";
+import { busyCategories, laneOf, stepClock, unknownIn, unknownWaits } from "../data/rows.js";
 import { collectiveTitle, collectiveWord, duration, integer, isKnown, moment, percent, shortName, spanText, tickText, UNKNOWN, visible } from "../data/text.js";
 import { drawHits } from "../interaction/search_bar.js";
 
@@ -225,7 +225,7 @@ export class RangePanel {
     const sums = groups.map(({ tracks }) => this.#sumOf(splits, tracks, range)), one = sums.length === 1;
     const mark = (category) => ({ roles: [category === idle ? "idle" : "phases"], field: "category", keys: category === idle ? causes : [category] });
     // Exposed is all of it, as below: transfer, and waiting where that is known.
-    const known = sums.every(({ parts: ns }) => isKnown(ns[waiting])) && ![scene, ...(scene.groups ?? [])].some(({ unknownWaits }) => unknownWaits);
+    const known = sums.every(({ parts: ns }) => isKnown(ns[waiting])) && !unknownWaits(scene, range.from, range.to);
     const labelOf = (category) => (known && category === scene.special.exposed ? "Exposed transfer" : scene.categories[category].label);
     const part = (label, get, more) => ({ values: [label, ...sums.map(get), ...(one ? [shareOf(get(sums[0]), sums[0].wall)] : [])], ...more });
     const parts = scene.order.filter((category) => category === idle || (busy.includes(category) && sums.some((found) => found.parts[category] !== 0)));
@@ -233,7 +233,7 @@ export class RangePanel {
     const ranks = all.map((track) => this.#rank(scene.tracks[track].label, this.#sumOf(splits, [track], range), { track }));
     const copies = [...busy.map(labelOf), "total"].map((label) => [label, "ns", true]);
     return [
-      { columns: [["part", "text"], ...groups.map(({ label }) => [label, "ns"]), ...(one ? [["share", "share"]] : [])], rows: [...rows, part("total", ({ wall }) => wall, { className: "total" })] },
+      { columns: [["part", "text"], ...groups.map(({ label }) => [label.split(" · ")[0], "ns"]), ...(one ? [["share", "share"]] : [])], rows: [...rows, part("total", ({ wall }) => wall, { className: "total" })] },
       { columns: [["rank", "text"], ...["compute", "exposed", ...(waits ? ["of it waiting"] : []), "overlapped", "idle"].map((label) => [label, "ns"]), ...copies], rows: one && all.length > 1 ? [...ranks, { ...this.#rank("all", sums[0]), className: "total" }] : ranks },
     ];
   }
@@ -255,8 +255,8 @@ export class RangePanel {
 
   /** Return why waits of a range are unknown, and note it; "" where all are known. */
   #unknownWaits({ from, to }) {
-    const { scene } = this, { waiting } = scene.special, whole = [scene, ...(scene.groups ?? [])].map(({ unknownWaits }) => unknownWaits);
-    const found = [...whole, ...scene.tracks.map((track) => unknownIn(track, from, to)[waiting])].find(Boolean) ?? "";
+    const { scene } = this, { waiting } = scene.special;
+    const found = [unknownWaits(scene, from, to), ...scene.tracks.map((track) => unknownIn(track, from, to)[waiting])].find(Boolean) ?? "";
     if (found) this.reasons[scene.categories[waiting].label] = found;
     return found;
   }

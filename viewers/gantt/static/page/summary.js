@@ -3,7 +3,7 @@
 import { button, element } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { plus, splitSum, trackSplit } from "../data/range.js";
-import { busyCategories, stepClock, stepEnd } from "../data/rows.js";
+import { busyCategories, stepClock, stepEnd, unknownWaits } from "../data/rows.js";
 import { duration, isKnown, percent, percentOf, spanText } from "../data/text.js";
 import { widthsIn } from "../drawing/canvas.js";
 
@@ -89,14 +89,14 @@ export class Summary {
     for (const segment of this.root.querySelectorAll(".segment")) segment.classList.toggle("off", Boolean(this.hidden[segment.dataset.category]));
   }
 
-  #line({ label, unknownWaits = this.scene.unknownWaits }, sum, steps, from, to) {
+  #line({ label, tracks }, sum, steps, from, to) {
     const whole = from <= 0 && to >= this.scene.end;
     const begin = Math.max(from, 0), width = Math.min(to, this.scene.end) - begin;
     const head = element("div", "window");
     const span = whole ? duration(width) : spanText(begin, begin + width, stepClock(this.scene));
     const name = label ?? (whole ? "All steps" : "In this window");
     head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `${steps} steps` : "the whole step") : span));
-    return [head, this.#bar(sum), this.#indicators(sum, unknownWaits)];
+    return [head, this.#bar(sum), this.#indicators(sum, unknownWaits(this.scene, from, to, tracks ?? undefined))];
   }
 
   /** Set each segment's text to the longest one that fits; all are measured first, since each change costs a layout. */
@@ -124,10 +124,10 @@ export class Summary {
     return bar;
   }
 
-  #indicators(sum, unknownWaits) {
+  #indicators(sum, unknown) {
     const { exposed, waiting, idle } = this.scene.special;
     const waited = sum.parts[waiting] ?? 0, whole = plus(sum.parts[exposed], waited), communication = plus(sum.overlapped, whole);
-    const why = sum.why[waiting] ?? unknownWaits;
+    const why = sum.why[waiting] ?? unknown;
     const box = element("div", "indicators");
     const add = (key, value, label, ns, alarming) => {
       const indicator = element("div", alarming ? "indicator alarming" : "indicator");
@@ -136,7 +136,7 @@ export class Summary {
       box.append(indicator);
     };
     add("step", sum.steps ? duration(sum.step) : "–", sum.steps > 1 ? "mean step" : "step", sum.step);
-    const transfer = sum.parts[exposed], known = this.waits && isKnown(sum.parts[waiting]) && (waited || !unknownWaits), alarming = (ns) => ns > ALARMING * sum.wall;
+    const transfer = sum.parts[exposed], known = this.waits && isKnown(sum.parts[waiting]) && (waited || !unknown), alarming = (ns) => ns > ALARMING * sum.wall;
     add("exposed", percentOf(transfer, sum.wall), known ? `exposed transfer${why ? ", at most" : ""}` : "exposed communication", transfer, alarming(transfer));
     if (known) add("waiting", percentOf(waited, sum.wall), `waiting for other ranks${why ? ", at least" : ""}`, waited, alarming(waited));
     else if (why && whole) add("waiting", "?", "waiting unknown", null);
