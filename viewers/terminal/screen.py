@@ -26,7 +26,7 @@ from dptrace.core.units import duration, milliseconds, number, plural, sanitize,
 from dptrace.replay.findings import findings_of
 from dptrace.run.columns import shown_figures
 from dptrace.run.cross_rank import MeanStep, mean_step
-from dptrace.run.notable_ranks import notable_ranks
+from dptrace.run.notable_ranks import HELD_UP, notable_ranks
 from dptrace.run.run import Run
 from dptrace.run.utilization import Utilization
 from dptrace.viewers.base.fitting import Fitting, wrapped
@@ -233,9 +233,13 @@ def _range(finding: Finding) -> str:
 
 
 def _ranks(run: Run, most: int) -> Fitting:
-    """Return the ranks that matter, the most notable first, with the figures that any of them has."""
-    order = notable_ranks(run)
-    shown = order[:most]
+    """Return the ranks that matter, the most notable first, with the figures that any of them has.
+
+    Late ones that the findings name come before all: in a pipeline, the others wait for a stage without meeting it.
+    """
+    stragglers = [one.evidence for one in top_findings(findings_of(run)) if isinstance(one.evidence, Straggler)]
+    late = {rank for one in stragglers for rank in one.ranks}
+    shown = sorted(notable_ranks(run), key=lambda one: run.timelines[one.index].rank not in late)[:most]
     both = [(run.splits[one.index].mean(), run.cross_rank.exposed_waits[one.index].mean()) for one in shown]
     means = [{**figures, **waits} for figures, waits in both]
     least = 2 * _NAMED_SHARE * max(mean["wall_ns"] or 0 for mean in means)
@@ -247,7 +251,9 @@ def _ranks(run: Run, most: int) -> Fitting:
     table = Fitting("", columns, ("memory", "incomplete", "other", "optimizer", "forward", "backward"))
     for one, mean in zip(shown, means, strict=True):
         cells = (wait_cell(mean[name]) for name in (*names, "wall_ns"))
-        table.add_row(rank_label(run, run.timelines[one.index]), *cells, one.why.partition(", ")[0])
+        timeline, why = run.timelines[one.index], one.why.partition(", ")[0]
+        is_late = timeline.rank in late and why != HELD_UP
+        table.add_row(rank_label(run, timeline), *cells, "late" if is_late else why)
     return table
 
 

@@ -82,6 +82,25 @@ def test_of_many_ranks_those_that_matter_are_shown() -> None:
     assert re.search(r"\d+ more: --split", text)
 
 
+def with_straggler(run: Run, rank: int, gain: Gain) -> Run:
+    """Let a late rank be all that is found in a run."""
+    names = {"step": "s", "collective": "all_reduce", "cause": "unknown", "what": "", "where": ""}
+    counts = {"instance": 0, "late_ns": 1, "count": 1}
+    evidence = Straggler(rank=rank, ranks=[rank], waiting_ranks=[0], **names, **counts)  # type: ignore[arg-type]
+    found = Finding("straggler", "Late.", "Pin it.", MS, 0.1, evidence, gain)
+    vars(run)["findings_by_question"] = {"findings": (found,)}
+    return run
+
+
+def test_the_late_rank_of_the_findings_comes_first() -> None:
+    """Also a stage that nobody waits for in a collective, and that is notable for something else."""
+    text = screen(with_straggler(job(ranks=6), 4, Gain("level", 5 * MS, 4 * MS, 6 * MS, 5 * MS, 0.05)))
+    rows = text[text.index("\nrank ") :].splitlines()
+
+    assert rows[2].startswith("4 ")
+    assert rows[2].endswith("late")
+
+
 def test_a_late_rank_that_may_gain_nothing_has_its_advice() -> None:
     """And why it may: where what it loses is hidden, after the advice; where it may be noise, as a condition."""
     cases = {
@@ -90,23 +109,7 @@ def test_a_late_rank_that_may_gain_nothing_has_its_advice() -> None:
     }
     for reason, expected in cases.items():
         run, gain = late_run(30, 70), Gain("level", 5 * MS, 0, 6 * MS, 5 * MS, 0.05, reason=reason)
-        evidence = Straggler(
-            rank=1,
-            step="s",
-            collective="all_reduce",
-            cause="unknown",
-            what="",
-            where="",
-            instance=0,
-            late_ns=1,
-            count=1,
-            ranks=[1],
-            waiting_ranks=[0],
-        )
-        vars(run)["findings_by_question"] = {
-            "findings": (Finding("straggler", "Late.", "Pin it.", MS, 0.1, evidence, gain),)
-        }
-        assert expected in " ".join(screen(run).split())
+        assert expected in " ".join(screen(with_straggler(run, 1, gain)).split())
 
 
 def test_names_of_strangers_give_no_orders() -> None:

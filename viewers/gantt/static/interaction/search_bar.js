@@ -107,7 +107,7 @@ export class SearchBar {
 
   /** List calls and findings. */
   #offer(calls, where, findings) {
-    this.others = findings.length + calls.length;
+    this.others = calls.reduce((sum, [, { count }]) => sum + count, findings.length);
     const rows = calls.slice(0, MAX_CALLS).map(([name, call]) => [button("link", visible(name), { onclick: () => this.#show(call) }), integer(call.count), duration(call.time)]);
     const found = rows.length ? [table([calls.length > MAX_CALLS ? `${MAX_CALLS} of ${calls.length} ${where}` : where, "count", "time"], rows)] : [];
     this.listed = [...found, ...findings.map(({ text: said, open }) => button("link", said, { onclick: open }))];
