@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -12,12 +13,15 @@ import click
 from dptrace.commands.shared.answer import JSON, TEXT, Answer, Destination, answer_options
 from dptrace.commands.shared.options import quiet_option
 from dptrace.commands.shared.output import print_hint
-from dptrace.core.units import plural, sanitize
+from dptrace.core.units import for_terminal, plural, sanitize
 from dptrace.errors import DptraceError
 
 if TYPE_CHECKING:
     from dptrace.doctor.environment import Report, Torch
     from dptrace.doctor.selftest import SelfTest
+
+_INDENT = 10
+"""Blanks before the further lines of a fact, as wide as its name."""
 
 
 @click.command()
@@ -46,6 +50,8 @@ def command(with_selftest: bool, to: Destination, verbosity: str) -> None:
     test = _selftest(report, verbosity) if with_selftest else None
     content = {"schema": 1, **asdict(report)} | ({"selftest": asdict(test) | {"works": test.works}} if test else {})
     lines = [*_lines(report), *(_selftest_lines(test) if test else ())]
+    if to.on_terminal:
+        lines = [for_terminal(line, sys.stdout, _INDENT) for line in lines]
     # As text: a package that makes tables or JSON may be what is broken.
     to.write(Answer({TEXT: "\n".join(lines) + "\n", JSON: json.dumps(content, indent=1) + "\n"}))
     if to.as_text and (test is None or test.works):
@@ -79,7 +85,7 @@ def _selftest_lines(test: SelfTest) -> Iterator[str]:
 
 def _lines(report: Report) -> Iterator[str]:
     for name, text in _facts(report):
-        yield f"{name:<9} {text}"
+        yield f"{name:<{_INDENT}}{text}"
     yield ""
     for verdict in report.verdicts:
         mark = click.style("yes", fg="green", bold=True) if verdict.works else click.style("no ", fg="red", bold=True)

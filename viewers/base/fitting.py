@@ -162,7 +162,7 @@ class _Layout:
                 else:
                     below.append(_whole(Text("  ").append_text(cell), style))
             else:
-                folded.append(list(wrapped(cell, width)))
+                folded.append(list(text_lines(cell, width)))
         styles = [self.table.styles[i] for i in self.shown]
         for line in range(max(map(len, folded))):
             yield self._line([lines[line] if line < len(lines) else Text() for lines in folded], style, styles)
@@ -195,7 +195,7 @@ def _whole(cell: Text, style: str) -> Text:
     return text
 
 
-def wrapped(cell: Text, width: int) -> Iterator[Text]:
+def text_lines(cell: Text, width: int) -> Iterator[Text]:
     """Yield the lines of a cell, which end at blanks."""
     start = end = 0
     for word in re.finditer(r"\S+", cell.plain):

@@ -22,9 +22,12 @@ HELD = {
 """The parts of what a GPU holds."""
 
 
-def table_of(rows: Sequence[Row], columns: Columns, words: int = 1, note: str = "") -> TextTable:
-    """Write a table, whose first *words* columns hold words."""
-    return TextTable(tuple(columns), tuple(tuple(cell(row) for cell in columns.values()) for row in rows), words, note)
+def table_of(
+    rows: Sequence[Row], columns: Columns, words: int = 1, note: str = "", leaving: tuple[str, ...] = ()
+) -> TextTable:
+    """Write a table, whose first *words* columns hold words; *leaving* is as in :class:`TextTable`."""
+    cells = tuple(tuple(cell(row) for cell in columns.values()) for row in rows)
+    return TextTable(tuple(columns), cells, words, note, leaving)
 
 
 def cell(key: str, write: Callable[[Any], str], none: str = "–") -> Callable[[Row], str]:

@@ -164,6 +164,8 @@ _CANDIDATES = columns(
     "plan=layout, fits, on a GPU=per_gpu_bytes, micro-batch=micro_batch, recompute, step=step_s, "
     "tokens/s=tokens_per_s, MFU=mfu, bubble, exposed=exposed_s"
 )
+_LEAVING = ("exposed", "bubble", "tokens/s", "efficiency", "recompute", "micro-batch", "MFU")
+"""Columns of plans that a narrow terminal goes without, the least important first."""
 _SCALING = columns(
     "GPUs=gpus, fits, step=step_s, tokens/s=tokens_per_s, comm.=communication_share, efficiency=weak_efficiency, "
     "fixed batch: step=strong_step_s, its efficiency=strong_efficiency, Amdahl=amdahl_ceiling, "
@@ -270,9 +272,15 @@ def _predict_tables(content: Row) -> Titled:
     rows = tuple((name, seconds(value), share(value / content["step_s"])) for name, value in parts)
     yield "The step", TextTable(("", "time", "of the step"), rows)
     if content["communication"]:
-        yield "Communication of a GPU in a step", table_of(content["communication"], _COMMUNICATION, 3)
+        yield (
+            "Communication of a GPU in a step",
+            table_of(content["communication"], _COMMUNICATION, 3, leaving=("runs under", "ranks", "bytes each")),
+        )
     if len(content["candidates"]) > 1:
-        yield "Plans, fastest that fits first", table_of(content["candidates"], _tokens(content, _CANDIDATES), 2)
+        yield (
+            "Plans, fastest that fits first",
+            table_of(content["candidates"], _tokens(content, _CANDIDATES), 2, leaving=_LEAVING),
+        )
     title, rows = f"{content['layout']} on other numbers of GPUs", content["scaling"]
     best = max((row[f"{of}_efficiency"] or 0.0 for row in rows for of in ("weak", "strong")), default=0.0)
     note = _SCALING_NOTE + (_ABOVE if best > 1.005 else "")
@@ -458,7 +466,7 @@ def _advise_tables(content: Row, every: bool) -> Titled:
         note = f"{more} more kinds of plan: --all." if more else ""
         advised = _tokens(content, _ADVISED)
         marked = {"plan": lambda row: f"≈ {row['label']}" if row["label"] in content["tied"] else row["label"]}
-        yield "Ways to train, fastest that fits first", table_of(some, {**advised, **marked}, 3, note)
+        yield "Ways to train, fastest that fits first", table_of(some, {**advised, **marked}, 3, note, _LEAVING)
     for status, title in (_RECORDED_STATUS if "recorded" in content else _STATUS).items():
         rows = [one for one in content["checks"] if one["status"] == status]
         if rows and (every or status != "skip"):

@@ -25,6 +25,7 @@ ROWS = (*PARTS, *CAUSES, "wall_ns", "overlapped_comm_ns")
 """The figures in the order of the tables: the parts, the causes of idle time, their sum, overlapped communication."""
 
 _HEADS = ("A", "B", "B − A", "± 95 %", "%", "verdict")
+_LEAVING = ("%", "± 95 %")
 
 MAX_ROWS = 5
 
@@ -98,7 +99,7 @@ def change_cells(change: Change) -> tuple[str, str, str, str, str]:
 
 
 def _figures(comparison: Comparison) -> Fitting:
-    table = number_table("ms per step, mean of steps and ranks", [""], _HEADS)
+    table = number_table("ms per step, mean of steps and ranks", [""], _HEADS, _LEAVING)
     for change in shown_changes(comparison):
         style = "bold" if change.beyond else _style(change.verdict) if change.verdict == "cannot tell" else ""
         table.add_row(_label(change.name), *change_cells(change), verdict_word(change.verdict), style=style)
@@ -132,7 +133,7 @@ def kind_changes_shown(kind: KindChanges) -> list[Change]:
 def _kinds(comparison: Comparison) -> Iterator[RenderableType]:
     for kind in comparison.kinds:
         steps = f"{plural(kind.a_steps, 'step')} in A, {kind.b_steps} in B"
-        table = number_table(plain(f"{kind.kind}: {steps}, ms per step"), [""], _HEADS)
+        table = number_table(plain(f"{kind.kind}: {steps}, ms per step"), [""], _HEADS, _LEAVING)
         for change in kind_changes_shown(kind):
             style = "bold" if change.beyond else _style(change.verdict)
             table.add_row(FIGURE_NAMES[change.name], *change_cells(change), verdict_word(change.verdict), style=style)
@@ -192,7 +193,7 @@ def _collectives(comparison: Comparison, all_rows: bool) -> Iterator[RenderableT
         "verdict": row_verdict,
     }
     title = "collectives, per rank and step, ms"
-    leaving = ("count", "bytes", "transf. B − A", "overl. B − A")
+    leaving = ("count", "transf. B − A", "wait B − A", "overl. B − A")
     yield column_table(title, columns, shown, style=lambda row: _style(worst_verdict(row)), leaving=leaving)
     yield Text(more, style="dim")
 

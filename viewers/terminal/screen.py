@@ -29,7 +29,7 @@ from dptrace.run.cross_rank import MeanStep, mean_step
 from dptrace.run.notable_ranks import HELD_UP, notable_ranks
 from dptrace.run.run import Run
 from dptrace.run.utilization import Utilization
-from dptrace.viewers.base.fitting import Fitting, wrapped
+from dptrace.viewers.base.fitting import Fitting, text_lines
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import order_heading, plain, rank_label, step_words, wait_cell
 from dptrace.viewers.base.theme import GLYPHS
@@ -202,7 +202,7 @@ def _short(findings: Sequence[Finding], width: int, lines: Sequence[int]) -> Ite
     for place, (finding, head, between) in enumerate(zip(findings, heads, ranges, strict=True)):
         for start, text, style in ((head, finding.text, "bold"), (between, f"→ {_advice(finding)}", "dim")):
             room = width - left - 2
-            for line in wrapped(plain(said(text, room, lines[place > 0])), room):
+            for line in text_lines(plain(said(text, room, lines[place > 0])), room):
                 yield Text(f"{start:>{len(head)}}".ljust(left + 2), style=style).append_text(
                     Text(line.plain, "not bold not dim")
                 )
@@ -286,7 +286,9 @@ def said(text: str, width: int, lines: int, more: str = "") -> str:
     whole = [text[:end] for end in ends if all(text[:end].count(one) == text[:end].count(two) for one, two in _PAIRS)]
     # "FLOPs: counted in …" leaves no sentence before its colon.
     shorter = [f"{part}." for part in whole if len(re.split(r"[.;:] ", part)[-1].split()) >= _LEAST_WORDS]
-    fitting = (one + more for one in (text, *reversed(shorter)) if len([*wrapped(plain(one + more), width)]) <= lines)
+    fitting = (
+        one + more for one in (text, *reversed(shorter)) if len([*text_lines(plain(one + more), width)]) <= lines
+    )
     return next(fitting, (shorter or [text])[0] + more)
 
 
