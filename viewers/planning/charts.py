@@ -37,6 +37,7 @@ _ROW, _BAR = 30.0, 18.0
 _LIMIT = "#57606A"
 _WIDEST = 2.0
 """GPU memories, or steps of the slowest plan that fits, on an axis: one of twenty would make the others invisible."""
+_CUT = " Bars that reach the right edge are cut: the figures beside them are whole."
 _WEAK, _STRONG, _AMDAHL = "#0072B2", "#D55E00", "#57606A"
 
 
@@ -58,7 +59,8 @@ def steps_chart(content: Mapping[str, Any]) -> Drawing:
         marks.append(Label(min(step, most), middle, text if row["fits"] else f"{text}: does not fit"))
     axis = time_axis(most * 1.02, "time of a step")
     legend = tuple(Entry(color, name) for _, name, color in _STEP)
-    about = "Plans that do not fit are below those that do; their bars are cut where they would be much longer."
+    below = "Plans that do not fit are below those that do." if 0 < len(fitting) < len(rows) else "Fastest first."
+    about = below + _CUT * (max(steps) > most)
     height = _ROW * len(rows)
     return Drawing("Step of each plan", about, axis, _rows(rows), height, tuple(marks), legend, right=330)
 
@@ -83,7 +85,10 @@ def memory_chart(content: Mapping[str, Any]) -> Drawing:
         marks.append(Label(min(row["per_gpu_bytes"], most), middle, text))
     height = _ROW * len(rows)
     marks.append(Line(((usable, 0.0), (usable, height)), _LIMIT, "dashed", 2.0))
-    about = f"Limit: {byte_size(usable)}, 90 % of the {content['gpu']}'s memory. In brackets: what is too much."
+    about = f"Limit: {byte_size(usable)}, 90 % of the {content['gpu']}'s memory." + (
+        "" if all(row["fits"] for row in rows) else " In brackets: what is too much."
+    )
+    about += _CUT * (max(row["per_gpu_bytes"] for row in rows) > most)
     axis = linear_axis(0, most * 1.02 / 1e9, " GB", "bytes on the fullest GPU", 6)
     x = Axis(0, most * 1.02, tuple((1e9 * value, text) for value, text in axis.ticks), axis.title)
     legend = (*(Entry(color, name) for _, name, color in _MEMORY), Entry(_LIMIT, "limit"))

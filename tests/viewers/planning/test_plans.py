@@ -93,13 +93,14 @@ def test_a_bar_is_a_gpus_memory_up_to_the_end_of_the_axis(advice: dict[str, Any]
 
 
 def test_a_plan_that_does_not_fit_leaves_room_for_the_others(prediction: dict[str, Any]) -> None:
-    """Its bar is cut at twice the slowest step that fits."""
+    """Its bar is cut at twice the slowest step that fits; the chart says so, which it does not where none is."""
     rows = [*prediction["candidates"], {**prediction["candidates"][-1], "fits": False, "compute_s": 1e6, "step_s": 1e6}]
     slowest = max(row["step_s"] for row in rows if row["fits"])
     drawing = steps_chart({**prediction, "candidates": rows})
 
     assert max(bar[-1][1] for bar in bars(drawing)) == pytest.approx(2e9 * slowest)
     assert drawing.x.high <= 2.1e9 * slowest
+    assert [False, True] == ["cut" in one.subtitle for one in (steps_chart(prediction), drawing)]
 
 
 def test_three_gpus_have_a_chart() -> None:
