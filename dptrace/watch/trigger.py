@@ -59,7 +59,7 @@ class Capture:
     """The step that it was asked after."""
     path: str
     finding: str = ""
-    """The largest finding of its analysis."""
+    """The first finding of its analysis, and what to do."""
     state: str = field(default="asked for")
 
     @property
@@ -182,7 +182,8 @@ class Trigger:
         capture.state = "analyzed"
         with suppress(OSError, ValueError, KeyError, IndexError):
             content = json.loads((Path(capture.path).with_suffix(".analysis.json")).read_text(encoding="utf-8"))
-            capture.finding = str(content["findings"][0]["text"])
+            first = content["findings"][0]
+            capture.finding = f"{first['text']} → {first['advice']}"
 
     def finish(self) -> None:
         """Wait for captures that are recorded to be analyzed."""

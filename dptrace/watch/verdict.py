@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.core.units import duration, plural
+from dptrace.core.units import duration, plural, share
 from dptrace.watch.account import Batch, Merger, lower_median_of_others
 from dptrace.watch.digest import CENTRES, Courses, Floats, Histograms
 from dptrace.watch.records import STAGES
@@ -263,9 +263,9 @@ def _moving(same: list[Suspect], found: list[Suspect], totals: Totals, least: fl
         return rest  # jitter of the machine, not a cause
     if several < _MOVES_BETWEEN:
         return found
-    gain, share = sum(row.gain_ns for row in hits), sum(row.share for row in hits)
+    gain, part = sum(row.gain_ns for row in hits), sum(row.share for row in hits)
     first, last = min(row.first_step for row in hits), max(row.last_step for row in hits)
-    moving = Suspect(*(None, hits[0].stage, total / totals.steps, each, min(1.0, share), gain, first, last, total))
+    moving = Suspect(*(None, hits[0].stage, total / totals.steps, each, min(1.0, part), gain, first, last, total))
     return [*rest, moving]
 
 
@@ -416,10 +416,10 @@ def suspect_line(row: Mapping[str, Any], mean_ns: float) -> str:
     """Return one suspect as a line."""
     who = "each rank in turn" if row["rank"] is None else f"rank {row['rank']}"
     who += " (as all of its machine)" if row["scope"] == "node" else ""
-    share = row["ns_per_step"] / mean_ns if mean_ns else math.nan
-    cost = f"{duration(row['ns_per_step'])} per step ({share:.0%}), {duration(row['ns_each'])}"
+    of_step = f" ({share(row['ns_per_step'] / mean_ns)})" if mean_ns else ""
+    cost = f"{duration(row['ns_per_step'])} per step{of_step}, {duration(row['ns_each'])}"
     return (
-        f"late    {who} in {row['stage']}: {cost} in {row['share_of_steps']:.0%} of steps, "
+        f"late    {who} in {row['stage']}: {cost} in {share(row['share_of_steps'])} of steps, "
         f"from step {row['first_step']:,} to {row['last_step']:,}"
     )
 
