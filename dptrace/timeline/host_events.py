@@ -93,7 +93,8 @@ def awaited(pauses: Pauses, work: Work, *, on_cpu: bool) -> Int64:
     long = np.flatnonzero(pauses.length_ns > (_MIN_CPU_NS if on_cpu else _MIN_GPU_NS))
     if len(long) and len(work):
         kept = pauses.take(long)
-        found[long] = _without_sleeps(kept, work, _on_cpu(kept, work)) if on_cpu else _on_gpu(kept, work)
+        interval = _without_sleeps(kept, work, _on_cpu(kept, work)) if on_cpu else _on_gpu(kept, work)
+        found[long] = _with_late_ends(kept, work, interval) if on_cpu else interval
     return found
 
 
@@ -114,6 +115,27 @@ def _without_sleeps(pauses: Pauses, work: Work, interval: Int64) -> Int64:
             length = pauses.length_ns[waited[own]]
             if _spread(after[own]) > max(_STEADY * _spread(length), _MIN_SPREAD_NS):
                 result[waited[own]] = -1
+    return result
+
+
+def _with_late_ends(pauses: Pauses, work: Work, interval: Int64) -> Int64:
+    """Add the waits of places where the host waits as a rule, and a thread recorded the end far too late::
+
+    wait     ├─ E ────┤·     ├─ E ─────────┤·  E    the collective was in flight throughout
+    """
+    result, lanes = interval.copy(), [np.flatnonzero(work.lane == lane) for lane in unique(work.lane).tolist()]
+    place, waits = np.unique(pauses.place, return_inverse=True)[1].reshape(-1), interval >= 0
+    number, waited = np.bincount(place), np.bincount(place, waits)
+    usual = (waited >= _MIN_STEPS) & (2 * waited > number)
+    open_ = np.flatnonzero(usual[place] & ~waits)
+    left, best = pauses.take(open_), _Best(len(open_))
+    for own in lanes:
+        last = _last_launched(own, left, work)
+        start, end = work.start_ns[last], work.end_ns[last]
+        inside = np.minimum(end, left.until_ns) - np.maximum(start, left.since_ns)
+        fits = (last >= 0) & ~work.message[last] & (2 * inside > left.length_ns) & (end > left.until_ns)
+        best.offer(np.arange(len(open_)), last, inside, fits & (end - left.until_ns < left.length_ns))
+    result[open_] = best.interval
     return result
 
 

@@ -161,3 +161,15 @@ def test_a_pause_of_constant_length_is_a_sleep(count: int, sleeps: bool) -> None
 
     assert [not sleeps] * count == (found[:count] >= 0).tolist()
     assert [*range(count)] == found[count:].tolist()
+
+
+@pytest.mark.parametrize(("late_ms", "waits"), [((3, 9), True), ((3, 60), False), ((3, 5, 9, 12), False)])
+def test_an_end_recorded_late_is_known_by_the_other_steps(late_ms: tuple[int, ...], waits: bool) -> None:
+    """A pause that ends well before its collective is a wait for it where most are waits, unless it ends far later."""
+    late = np.zeros(6, np.int64)
+    late[: len(late_ms)] = np.array(late_ms) * MS
+    end = 40 * MS + JITTER
+
+    found = awaited(pauses(end - late + 100_000), collectives(end), on_cpu=True)
+
+    assert waits == ([*range(6)] == found.tolist())
