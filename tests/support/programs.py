@@ -361,10 +361,15 @@ Placed = Callable[[int, int], int]
 """Returns the rank of a stage, of how many ranks."""
 
 
-def of_several_stages(order: Callable[[int, int], list[Action]], ranks: int, placed: Placed) -> Program:
+def of_several_stages(
+    order: Callable[[int, int], list[Action]], ranks: int, placed: Placed, gradient_of_input: bool = True
+) -> Program:
     """Return a pipeline of two stages a rank, in torch's way: it posts receives ahead, and waits for sends at the end.
 
     What is planted at ``F`` is in each stage of a rank, what is planted at ``F4`` in that of stage 4.
+
+    Args:
+        gradient_of_input: whether the first stage computes one, which nothing needs.
     """
     stages = 2 * ranks
 
@@ -387,18 +392,23 @@ def of_several_stages(order: Callable[[int, int], list[Action]], ranks: int, pla
             else:
                 if (needed := _source(action, stages)) in posted:
                     yield Do("wait", handle=posted[needed])
-                start, forward = 1e3 * rank.now, action.kind == "F"
-                yield from rank.at(f"{action.kind}{action.stage}")
-                name, ms = ("aten::linear", 5) if forward else ("AddmmBackward0", 10 if action.kind == "B" else 5)
-                yield from rank.work(name, ms, action.kind)
-                if not forward:
-                    rank.file.op(f"{WRAPPER}AddmmBackward0", start, 1e3 * rank.now, _MAIN)
-                rank.file.label("PP:{1}{0}{2}".format(*action), start, 1e3 * rank.now, _MAIN)
+                if gradient_of_input or (action.kind, action.stage) != ("I", 0):
+                    yield from _carry_out(rank, action)
         while sent:
             yield Do("wait", handle=sent.pop())
         yield from rank.work("aten::add_", 2, "optimizer")
 
     return program
+
+
+def _carry_out(rank: Rank, action: Action) -> Iterator[Do]:
+    start, forward = 1e3 * rank.now, action.kind == "F"
+    yield from rank.at(f"{action.kind}{action.stage}")
+    name, ms = ("aten::linear", 5) if forward else ("AddmmBackward0", 10 if action.kind == "B" else 5)
+    yield from rank.work(name, ms, action.kind)
+    if not forward:
+        rank.file.op(f"{WRAPPER}AddmmBackward0", start, 1e3 * rank.now, _MAIN)
+    rank.file.label("PP:{1}{0}{2}".format(*action), start, 1e3 * rank.now, _MAIN)
 
 
 def _with_messages(

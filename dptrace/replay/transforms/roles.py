@@ -27,6 +27,8 @@ from dptrace.timeline.model import Kind
 
 NEVER = np.iinfo(np.int64).max
 MESSAGE = "send_recv"
+_AS_OFTEN = 0.9
+"""Share of how many times a rank does something in a step from which another does it about as often."""
 _BESIDE_NS = 1_000_000
 """A collective that takes this long is waited for, or runs beside other work."""
 
@@ -58,6 +60,22 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         """
         return self._of_others(spent, count, half_of_the_others)
 
+    def usual_of_as_many(self, spent: Int64, number: NDArray[np.float64], count: Int64) -> Int64:
+        """Return the same for each thing, of those that do it about as often: a stage may have less of it to do.
+
+        Args:
+            number: how many times each does it: ranks × things.
+        """
+        few = np.flatnonzero((number < _AS_OFTEN * number.max(axis=0)).any(axis=0))
+        result = self.usual(spent, count)
+        if len(few):
+            roles = self.role if self.role.any() else np.arange(len(spent))
+            own = [np.flatnonzero(roles == role) for role in range(int(roles.max()) + 1)]
+            of_role = np.stack([lower_median(spent[:, few][one], count[one]) for one in own])
+            often = np.stack([np.median(number[:, few][one], axis=0) for one in own])
+            result[:, few] = np.maximum(result[:, few], _of_as_many(of_role, often)[roles])
+        return result
+
     def always(self, spent: Int64, count: Int64) -> Int64:
         """Return what each rank is compared with in what it takes in all steps: of roles, some have less to do."""
         return self._of_others(spent, count, _of_other_roles)
@@ -68,6 +86,22 @@ class Peers(msgspec.Struct, frozen=True, eq=False):
         roles = [np.flatnonzero(self.role == role) for role in range(int(self.role.max()) + 1)]
         of_role = np.stack([lower_median(spent[own], count[own]) for own in roles])
         return of_roles(of_role, np.ones(len(roles), np.int64))[self.role]
+
+
+def _of_as_many(spent: Int64, number: NDArray[np.float64]) -> Int64:
+    """Return what half of the others take at most that do a thing about as often: roles × things; 0 where none does.
+
+    >>> _of_as_many(np.array([[30], [44], [40]]), np.array([[3.0], [4], [4]])).tolist()
+    [[40], [40], [44]]
+    """
+    result = np.zeros_like(spent)
+    for own in range(len(spent)):
+        alike = number >= _AS_OFTEN * number[own]
+        alike[own] = False
+        ranked, many = np.sort(np.where(alike, spent, NEVER), axis=0), alike.sum(axis=0)
+        half = np.take_along_axis(ranked, np.maximum(many - 1, 0)[None] // 2, axis=0)[0]
+        result[own] = np.where(many > 0, half, 0)
+    return result
 
 
 def _of_other_roles(total: Int64, count: Int64) -> Int64:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, unique
 from dptrace.replay.transforms.pieces import Pieces
@@ -41,7 +42,8 @@ def longer_by_step(pieces: Sequence[Pieces], peers: Peers, count: Int64, labels:
     usual = np.stack([_usual(own, labels, steps) for own in pieces])
     always = usual.sum(axis=1, keepdims=True)
     always = np.maximum(always - peers.always(always, count), 0)
-    longer[steps] = _shared(usual - peers.usual(usual, count), always)
+    as_usual = peers.usual_of_as_many(usual, _numbers(pieces, labels, steps), count)
+    longer[steps] = _shared(usual - as_usual, always)
     # What a step takes beyond what its rank usually takes.
     notable = np.maximum(_NOTABLE_NS, _NOTABLE * usual.sum(axis=1))[:, None]
     low, middle = np.quantile(spent, (_USUAL, 0.5), axis=0).astype(np.int64)
@@ -67,6 +69,21 @@ def _spent(own: Pieces, labels: int, segments: int) -> Int64:
     """Return what a rank spends on each thing in each segment: segments × labels."""
     table = np.bincount(own.segment * labels + own.label, own.length_ns, segments * labels)
     return table.astype(np.int64).reshape(segments, labels)
+
+
+def _numbers(pieces: Sequence[Pieces], labels: int, steps: Int64) -> NDArray[np.float64]:
+    """Return how many times a step each rank does each thing, those apart that are short beside most of its time."""
+    number = np.zeros((len(pieces), labels))
+    squares, sums = (
+        np.sum([np.bincount(own.label, own.length_ns.astype(np.float64) ** power, labels) for own in pieces], axis=0)
+        for power in (2, 1)
+    )
+    long = _NOTABLE * squares / np.maximum(sums, 1)
+    for rank, own in enumerate(pieces):
+        kept = np.flatnonzero((own.length_ns > long[own.label]) & np.isin(own.segment, steps))
+        at = np.searchsorted(steps, own.segment[kept]) * labels + own.label[kept]
+        number[rank] = np.median(np.bincount(at, minlength=len(steps) * labels).reshape(-1, labels), axis=0)
+    return number
 
 
 def _usual(own: Pieces, labels: int, steps: Int64) -> Int64:

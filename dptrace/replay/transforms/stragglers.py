@@ -359,7 +359,7 @@ def _longer(
     rest[:, own_labels] = np.maximum(spent[:, own_labels] - half_of_the_others(spent[:, own_labels], count), 0)
     known = np.zeros_like(rest)
     for (late, number), more in steady.items():
-        known[late, number], rest[late, number] = more, 0
+        known[late, number], rest[late, number] = more, max(0, rest[late, number] - more)
     left = np.maximum(np.maximum(extra, 0) - known.sum(axis=1), 0)
     share = np.minimum(1.0, left / np.maximum(rest.sum(axis=1), 1))
     ns: Int64 = known + np.rint(rest * share[:, None]).astype(np.int64)

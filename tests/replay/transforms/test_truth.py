@@ -50,6 +50,7 @@ REPLICAS = pipeline(one_forward_one_backward, 2, 2)
 """Two stages of two ranks."""
 INTERLEAVED = of_several_stages(interleaved, 3, looped)
 LOOPED_ZERO_BUBBLE = of_several_stages(interleaved_zero_bubble, 3, looped)
+LESS_ON_FIRST = of_several_stages(interleaved_zero_bubble, 3, looped, gradient_of_input=False)
 V_SHAPED = of_several_stages(v_shaped_zero_bubble, 3, folded)
 
 BEFORE = {"forward": "aten::linear", "backward": "AddmmBackward0", "middle": "aten::relu", "optimizer": "aten::add_"}
@@ -63,6 +64,7 @@ CASES: dict[str, tuple[Program, int, tuple[Plant, ...]]] = {
     "data parallel, one step": (data_parallel, 3, (Plant(2, "optimizer", 120, (3,)),)),
     "data parallel, moving": (data_parallel, 3, tuple(Plant(n % 3, "forward", 40, (n,)) for n in range(6))),
     "data parallel, two places": (data_parallel, 3, (Plant(1, "forward", 100), Plant(2, "optimizer", 50))),
+    "data parallel, two at one place": (data_parallel, 3, (Plant(1, "forward", 100), Plant(2, "forward", 50))),
     "mesh, forward": (mesh, 4, (Plant(3, "forward", 40),)),
     "mesh, optimizer": (mesh, 4, (Plant(0, "optimizer", 40),)),
     "mesh of eight, loader": (mesh, 8, (Plant(5, "load", 30),)),
@@ -92,6 +94,7 @@ CASES: dict[str, tuple[Program, int, tuple[Plant, ...]]] = {
     "interleaved, one step": (INTERLEAVED, 3, (Plant(1, "F", 25, (3,)),)),
     "interleaved zero bubble, a stage": (LOOPED_ZERO_BUBBLE, 3, (Plant(1, "I1", 12),)),
     "interleaved zero bubble, weights": (LOOPED_ZERO_BUBBLE, 3, (Plant(1, "W", 10),)),
+    "zero bubble, first stage has less to do": (LESS_ON_FIRST, 3, (Plant(1, "F", 8),)),
     "zero bubble like a V, first rank": (V_SHAPED, 3, (Plant(0, "F", 8),)),
     "zero bubble like a V, last rank": (V_SHAPED, 3, (Plant(2, "I", 8),)),
     "zero bubble like a V, weights": (V_SHAPED, 3, (Plant(1, "W", 10),)),
@@ -110,6 +113,7 @@ CLEAN: dict[str, tuple[Program, int]] = {
     "zero bubble": (ZERO_BUBBLE, 3),
     "interleaved": (INTERLEAVED, 3),
     "interleaved zero bubble": (LOOPED_ZERO_BUBBLE, 3),
+    "zero bubble, first stage has less to do": (LESS_ON_FIRST, 3),
     "zero bubble like a V": (V_SHAPED, 3),
     "replicas": (REPLICAS, 4),
 }
@@ -135,7 +139,7 @@ def times_a_step(program: Program, place: str) -> int:
     """How many times a rank passes a place in a step: each of its stages has 4 or 6 micro-batches."""
     if place[0] not in "FBIW":
         return 2 if place == "mm expert" else 1
-    if program in (INTERLEAVED, LOOPED_ZERO_BUBBLE, V_SHAPED):
+    if program in (INTERLEAVED, LOOPED_ZERO_BUBBLE, LESS_ON_FIRST, V_SHAPED):
         return 6 if place[1:] else 12
     return 4
 
