@@ -24,6 +24,8 @@ WITH = ("-m", "dptrace")
 WITHOUT = ("-c", "import sys; from benchmarks.findings_cost import without_findings; sys.exit(without_findings())")
 """The same command, but that it looks for no findings, nor reads what they need."""
 ROOT = Path(__file__).resolve().parents[1]
+TINY = ROOT / "traces" / "interleaved_cpu_2ranks"
+"""The first to run: it writes the bytecode, from which an installed dptrace runs, too."""
 
 
 def without_findings() -> int | None:
@@ -46,7 +48,8 @@ def cpu_s(code: Sequence[str], cache: Path, arguments: Sequence[str]) -> float:
     """Run ``dptrace analyze``, and return the CPU seconds of all its processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "DPTRACE_CACHE": str(cache), "PYTHONPATH": path}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"DPTRACE_CACHE": str(cache), "PYTHONPATH": path}
     command = [sys.executable, *code, "analyze", "-q", *arguments]
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -83,6 +86,7 @@ def main() -> None:
     chosen = [(name, value) for name, value in parts.items() if value]
     heads = ["run", "files not read before", "again", *(" ".join(part) for part in chosen)]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    measure(str(TINY), 1, [])
     for run in given.runs:
         print(f"| {measure(run, given.pairs, chosen)} |", flush=True)
     print(f"Peak memory of the largest process: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10:,} MB")

@@ -32,7 +32,7 @@ from dptrace.core.units import duration, ranks_text, share
 from dptrace.errors import DptraceError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import INFERRED
-from dptrace.replay.graph.schedule import Times
+from dptrace.replay.graph.schedule import simulate
 from dptrace.replay.late_nodes import by_node, node_of
 from dptrace.replay.noise import beyond_noise
 from dptrace.replay.paths import path_of_run
@@ -167,7 +167,7 @@ class Measurer:
             recorded, (low, high) = low, self._range([*gained, held], most, round(gained[0].mean()), bounded)
             gain = replace(gain, reason=self.as_late("it gains nothing")) if low <= 0 < recorded else gain
         gain = replace(gain, ns=ns, low_ns=min(low, ns), high_ns=max(high, ns), median_step_ns=shorter)
-        return GainEstimate(gain, lambda: _pace(model, after.times, bounded))
+        return GainEstimate(gain, lambda: _pace(model, bounded))
 
     def as_late(self, then: str) -> str:
         """Say that a gain is unknown, since ranks that were not recorded may hide it; empty where none can."""
@@ -260,7 +260,7 @@ def _less(ns: int, beyond: int) -> int:
     return ns if ns <= 0 else max(0, ns - beyond)
 
 
-def _pace(model: Model, times: Times, bounded: _Bounded) -> str:
+def _pace(model: Model, bounded: _Bounded) -> str:
     """Describe what sets the length of a step once the change is made."""
     steady, least = bounded.steady, bounded.least
     if bounded.beyond_ns and least[1] > least[0]:
@@ -268,7 +268,7 @@ def _pace(model: Model, times: Times, bounded: _Bounded) -> str:
     if bounded.beyond_ns:
         side, needs = max((steady.device_ns, "devices"), (steady.host_ns, "hosts"))[::-1]
         return f"the {side} alone need {duration(needs)} a step"
-    by_kind = path_of_run(model, times).by_kind()
+    by_kind = path_of_run(model, simulate(model.graph)).by_kind()
     kind = max(by_kind, key=lambda kind: by_kind[kind])
     return f"{_PACES.get(kind, kind)} {share(by_kind[kind] / max(1, sum(by_kind.values())))} of the critical path"
 

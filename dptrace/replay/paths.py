@@ -45,8 +45,7 @@ class Chain(Columns, frozen=True):
 def binding_edges(graph: Graph, times: Times) -> Int64:
     """Return for each task the edge that set its start, or -1 for a task without edges."""
     edge = graph.edge
-    came = np.where(edge.from_end, times.end_ns[edge.src], times.start_ns[edge.src]) + edge.lag_ns
-    sets = np.flatnonzero(came == times.start_ns[edge.dst])
+    sets = np.flatnonzero(edge.came(times.start_ns, times.end_ns) == times.start_ns[edge.dst])
     binding = np.full(len(graph), -1, np.int64)
     # Of several, the first counts: edges are sorted by destination, so the last to be written is the first of it.
     binding[edge.dst[sets[::-1]]] = sets[::-1]

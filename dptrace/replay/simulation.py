@@ -440,9 +440,14 @@ def scaled(values: Int64, chosen: NDArray[np.bool_], factor: float) -> Int64:
 
 def without_host(model: Model) -> Model:
     """Return the model with calls and pauses of no length; operators that compute on a CPU remain."""
-    graph = model.graph
-    durations = scaled(graph.duration_ns, graph.of(TaskKind.CALL), 0)
-    return with_times(model, durations, scaled(graph.edge.lag_ns, graph.edge.of(EdgeKind.HOST, EdgeKind.THREAD), 0))
+    return _without(model, (TaskKind.CALL,), (EdgeKind.HOST, EdgeKind.THREAD))
+
+
+def _without(model: Model, tasks: Sequence[TaskKind], edges: Sequence[EdgeKind]) -> Model:
+    """Return the model with tasks and lags of some kinds that take no time."""
+    graph, edge = model.graph, model.graph.edge
+    durations = np.where(graph.of(*tasks), 0, graph.duration_ns)
+    return with_times(model, durations, np.where(edge.of(*edges), 0, edge.lag_ns) if edges else None)
 
 
 # How long a step takes in the long run: no shorter than the host alone needs, nor than the devices alone.
@@ -474,17 +479,15 @@ def steady_state(model: Model, most: SteadyState | None = None) -> SteadyState:
     """
     edge = model.graph.edge
     free = with_times(model, lag_ns=np.where(edge.of(*_FREE), NEVER, edge.lag_ns))
-    graph = free.graph
 
     def host_ns() -> int:
-        on_device = graph.of(TaskKind.MEMORY, TaskKind.COMMUNICATION, TaskKind.TRANSFER)
-        if not model.run.on_cpu:
-            on_device |= graph.of(TaskKind.COMPUTE)
-        return _host_step(model, run_of(with_times(free, np.where(on_device, 0, graph.duration_ns)).graph))
+        compute = () if model.run.on_cpu else (TaskKind.COMPUTE,)
+        on_device = (*compute, TaskKind.MEMORY, TaskKind.COMMUNICATION, TaskKind.TRANSFER)
+        return _host_step(model, run_of(_without(free, on_device, ()).graph))
 
     def device_ns() -> int:
-        devices = without_host(with_times(free, np.where(graph.of(TaskKind.MARK), 0, graph.duration_ns)))
-        return _device_step(model, run_of(devices.graph))
+        on_host = (TaskKind.CALL, TaskKind.MARK), (EdgeKind.HOST, EdgeKind.THREAD)
+        return _device_step(model, run_of(_without(free, *on_host).graph))
 
     if most is None:
         return SteadyState(host_ns(), device_ns())
@@ -521,16 +524,27 @@ def _device_step(model: Model, simulation: Simulation) -> int:
     """
     bounds, usual = step_bounds(model, simulation), with_usual_steps(model.run.timelines)
     complete = _complete(model, [model.run.timelines[number].windows.names for number in usual])
-    lengths = [np.diff(bounds[number])[own] for number, own in zip(usual, complete, strict=True)]
-    work = [_own_work(model, number, simulation)[own] for number, own in zip(usual, complete, strict=True)]
-    return max(_slowest(lengths), _slowest(work))
+    slowest = _slowest([np.diff(bounds[number])[own] for number, own in zip(usual, complete, strict=True)])
+    # One after the other, what a device does takes at least as long.
+    for summed in (True, False):
+        work = [_own_work(model, number, simulation, summed)[own] for number, own in zip(usual, complete, strict=True)]
+        if (longer := _slowest(work)) <= slowest:
+            return slowest
+    return longer
 
 
-def _own_work(model: Model, number: int, simulation: Simulation) -> Int64:
-    """Return how long compute and copies that each step launched keep a device busy."""
+def _own_work(model: Model, number: int, simulation: Simulation, summed: bool) -> Int64:
+    """Return how long compute and copies that each step launched keep a device busy.
+
+    Args:
+        summed: what is done at once counts several times, which is quicker to compute.
+    """
     timeline, _, tasks = _find(model, number)
     own = np.flatnonzero((timeline.step >= 0) & (timeline.kind != Kind.COMMUNICATION) & (tasks >= 0))
     steps = len(timeline.windows)
+    if summed:
+        ns = np.maximum(simulation.duration_ns[tasks[own]], 0)
+        return np.bincount(timeline.step[own], ns, steps).astype(np.int64)
     if not len(own):
         return np.zeros(steps, np.int64)
     shift = timeline.start_ns[own] - model.graph.start_ns[tasks[own]]

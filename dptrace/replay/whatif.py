@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.clocks import why_unknown
 from dptrace.analysis.per_gpu.split import FIGURE_WORDS, FIGURES
 from dptrace.core.checks import holds
-from dptrace.core.intervals import median
+from dptrace.core.intervals import median, sums
 from dptrace.core.table import html_table, step_number, with_strings
 from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
 from dptrace.replay import simulation
-from dptrace.replay.graph.build import Model, build_model, residuals, whole_run
-from dptrace.replay.graph.model import INFERRED
+from dptrace.replay.graph.build import Model, build_model, residuals, residuals_without_inferred, whole_run
 from dptrace.replay.graph.schedule import Times
 from dptrace.replay.paths import PathPiece, longest_pieces, path_of_run
 from dptrace.replay.representatives import MOST_REPLAYED, Representatives, representatives
@@ -102,14 +101,9 @@ def unexplained_ns(model: Model) -> int:
 
 def inferred_ns(model: Model) -> int:
     """Return how much of the worst device's time waits explain that only times suggest, over the recording."""
-    edge = model.graph.edge
-    inferred = edge.dst[edge.of(*INFERRED)]
-    if not len(inferred):
-        return 0
-    explained = np.zeros(len(model.graph), np.int64)
-    explained[inferred] = 1
-    late = np.maximum(residuals(model.without_inferred().graph), 0) * explained
-    return max((int(late[process.interval_tasks].sum()) for process in model.processes), default=0)
+    task, late = residuals_without_inferred(model.graph)
+    spent = sums(model.graph.process[task], np.maximum(late, 0), len(model.processes))
+    return int(spent.max(initial=0))
 
 
 def doubts(question: Question, of_replay: Sequence[Doubt] | None = None) -> tuple[Doubt, ...]:
@@ -170,8 +164,8 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
             "much of them is waiting is unknown, so the gain is what is possible at most."
         )
         found.append(Doubt("absent_ranks", text, False))
-    unsized_ns = _unsized_ns(question.model) / question.steps
-    if unsized_ns > _MAX_ERROR * question.measured_ns and any(change.collectives for change in question.changes):
+    asked = any(change.collectives for change in question.changes)
+    if asked and (unsized_ns := _unsized_ns(question.model) / question.steps) > _MAX_ERROR * question.measured_ns:
         spent = f"{duration(unsized_ns)} of each step go to transfers in collectives"
         if question.model.lacks_ranks:
             who = model.whole.cross_rank.not_recorded or "ranks are missing"

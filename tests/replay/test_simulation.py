@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import dptrace
 from dptrace.core.intervals import Int64
 from dptrace.replay.graph import schedule
-from dptrace.replay.graph.model import NEVER, Graph
+from dptrace.replay.graph.model import NEVER, NO_PROCESS, Graph
 from dptrace.replay.graph.schedule import Schedule, Simulation, simulate
 from dptrace.replay.simulation import (
     WALL,
@@ -123,7 +123,8 @@ def other_times(graph: Graph, rng: np.random.Generator) -> Graph:
     """Return a graph with other durations and lags of some processes, or of all; in some, edges are left out."""
     owners = rng.choice(np.unique(graph.process), rng.integers(1, 4))
     tasks = np.isin(graph.process, owners)
-    edges = tasks[graph.edge.dst]
+    # Transfers often change alone in how long they take.
+    edges = tasks[graph.edge.dst] & ((graph.process[graph.edge.dst] != NO_PROCESS) | bool(rng.integers(2)))
     lags = rng.integers(-5, 30, len(edges))
     lags[rng.random(len(edges)) < rng.choice([0, 0, 0.1])] = NEVER
     durations = np.where(tasks, rng.integers(0, 30, len(tasks)), graph.duration_ns)

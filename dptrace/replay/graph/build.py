@@ -29,6 +29,7 @@ from dptrace.replay.graph.model import (
     Graph,
     TaskKind,
     Tasks,
+    edges_before,
     order_tasks,
 )
 from dptrace.replay.graph.process import Process, ProcessTasks, build_process
@@ -53,13 +54,25 @@ def residuals(graph: Graph) -> Int64:
 
     What is left over is unexplained; a negative value contradicts an edge.
     """
-    edge = graph.edge
-    came = np.where(edge.from_end, graph.end_ns[edge.src], graph.start_ns[edge.src]) + edge.lag_ns
     late = np.zeros(len(graph), np.int64)
     waiting = np.flatnonzero(np.diff(graph.first))
-    if len(waiting):
-        late[waiting] = graph.start_ns[waiting] - np.maximum.reduceat(came, graph.first[waiting])
+    late[waiting] = _later(graph, waiting, graph.edge, graph.first[waiting])
     return late
+
+
+def residuals_without_inferred(graph: Graph) -> tuple[Int64, Int64]:
+    """Return the tasks with waits that only times suggest, and how much later each started than the others allow."""
+    task = unique(graph.edge.dst[graph.edge.of(*INFERRED)])
+    which, nth = repeated(np.diff(graph.first)[task])
+    edge = graph.edge.take(graph.first[task[which]] + nth)
+    edge = replace(edge, lag_ns=np.where(edge.of(*INFERRED), NEVER, edge.lag_ns))
+    return task, _later(graph, task, edge, np.flatnonzero(nth == 0))
+
+
+def _later(graph: Graph, task: Int64, edge: Edge, first: Int64) -> Int64:
+    """Return how much later some tasks started than their edges allow, of which each has those from *first* on."""
+    came = edge.came(graph.start_ns, graph.end_ns)
+    return graph.start_ns[task] - np.maximum.reduceat(came, first) if len(task) else task
 
 
 def add_inferred(edges: Edges, graph: Graph, processes: Sequence[Process]) -> None:
@@ -712,7 +725,7 @@ def _inserted(graph: Graph, more: Edge) -> dict[str, Any]:
     more = more.take(np.argsort(more.dst, kind="stable"))
     at = graph.first[more.dst + 1]
     edge = Edge(*(np.insert(old, at, new) for old, new in zip(astuple(graph.edge), astuple(more), strict=True)))
-    return {"edge": edge, "first": graph.first + np.searchsorted(more.dst, np.arange(len(graph) + 1)), "prepared": []}
+    return {"edge": edge, "first": graph.first + edges_before(more, len(graph)), "prepared": []}
 
 
 def _notes(model: Model) -> list[str]:

@@ -125,6 +125,14 @@ class Edge(Columns, frozen=True):
         """Return a mask of the edges of these kinds."""
         return is_one_of(self.kind, kinds)
 
+    def came(self, start_ns: Int64, end_ns: Int64) -> Int64:
+        """Return when each edge lets its destination start, from when tasks start and end."""
+        came = end_ns[self.src]
+        early = np.flatnonzero(~self.from_end)
+        came[early] = start_ns[self.src[early]]
+        came += self.lag_ns
+        return came
+
 
 class Tasks(msgspec.Struct, frozen=True):
     """Tasks, one entry per task in each column."""
@@ -183,7 +191,12 @@ _UNCERTAIN_FIRST = (*INFERRED, EdgeKind.PEER, EdgeKind.HIDDEN, EdgeKind.JOIN, Ed
 def sorted_by_destination(edge: Edge, count: int) -> tuple[Edge, Int64]:
     """Sort edges by destination; return them and the index of the first edge of each of *count* tasks, and the end."""
     edge = edge.take(np.argsort(edge.dst, kind="stable"))
-    return edge, np.searchsorted(edge.dst, np.arange(count + 1))
+    return edge, edges_before(edge, count)
+
+
+def edges_before(edge: Edge, count: int) -> Int64:
+    """Return how many edges lead to the tasks before each of *count*, and to all."""
+    return np.append(0, np.cumsum(np.bincount(edge.dst, minlength=count)))
 
 
 def order_tasks(edge: Edge, start: Int64) -> tuple[Edge, Int64, Int64]:

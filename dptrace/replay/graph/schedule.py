@@ -45,8 +45,8 @@ class Ways(msgspec.Struct, frozen=True, eq=False):
     group, only the longest counts: a pair. So are equal pairs of several parts.
     """
 
-    task: Int64
-    from_end: NDArray[np.bool_]
+    key: Int64
+    """Of each way: the task that it begins with, or of its end, that and the number of all tasks."""
     lag: Int64
     """Index of each way's lag."""
     place: Int64
@@ -65,6 +65,8 @@ class Ways(msgspec.Struct, frozen=True, eq=False):
     """Place of that join among all."""
     sizes: Int64
     """Number of joins of each group."""
+    of_hub: tuple[Int64, Int64, Int64]
+    """The ways that depend on the durations of transfers: these, the first of each pair, and these pairs."""
 
     def latest(self, starts: Int64, since: Int64) -> Int64:
         """Return the latest of each group, the least integer for one without tasks.
@@ -115,6 +117,10 @@ class Schedule:
         self.chains, head, host = chains_of(graph, joins if chained else joins[:0], self.root, self.parts)
         is_join[self.chains.task] = False
         joins = joins[is_join[joins]]
+        first = self.chains.first[:-1]
+        follows, own = (self.parts.part[task[first]] for task in (self.chains.key[0] % len(graph), self.chains.task))
+        self.begins_in_hub: NDArray[np.bool_] = (follows == self.parts.hub) & (own != follows)
+        """Which chains of processes wait for a transfer first."""
         self._number(joins, head, host)
         self.joins = self._ways_of(joins)
         """What the joins wait for."""
@@ -147,8 +153,8 @@ class Schedule:
         own = self.graph.first[joins[which]] + nth
         source = edge.src[own]
         # An edge between a process and the hub is the process's.
-        part = self.parts.of(source)
-        part = np.where(part == self.parts.hub, self.parts.of(joins[which]), part)
+        part = self.parts.part[source]
+        part = np.where(part == self.parts.hub, self.parts.part[joins[which]], part)
         return self._ways(_Table(part, which, source, edge.from_end[own], own), len(joins))
 
     @cached_property
@@ -164,7 +170,7 @@ class Schedule:
             task: all of them.
             lag: index of what is added to the end of each.
         """
-        part = self.parts.of(task)
+        part = self.parts.part[task]
         of_group = np.full(groups, max(0, self.parts.hub))
         own = part != self.parts.hub
         of_group[group[own]] = part[own]
@@ -186,9 +192,12 @@ class Schedule:
         merged = np.lexsort((of_join, of_group))
         first = _changes(of_group[merged], of_join[merged])
         every = np.arange(len(self.parts) + 1)
+        in_hub = self.parts.part[table.task] == self.parts.hub
+        in_hub[inside] |= self.begins_in_hub[chain]
+        hub_pairs = np.flatnonzero(np.logical_or.reduceat(in_hub[row], pair)) if len(pair) else pair
+        of_pair, nth = repeated(np.diff(pair, append=len(row))[hub_pairs])
         return Ways(
-            task=table.task[row],
-            from_end=table.from_end[row],
+            key=(table.task + len(self.graph) * table.from_end)[row],
             lag=table.lag[row],
             place=np.where(place < 0, -1 - place, -1)[row],
             by_host=order >= len(place),
@@ -199,6 +208,7 @@ class Schedule:
             first=first,
             join=of_join[merged][first],
             sizes=np.bincount(of_group[merged][first], minlength=groups),
+            of_hub=(pair[hub_pairs[of_pair]] + nth, np.flatnonzero(nth == 0), hub_pairs),
         )
 
     def run(self, duration_ns: Int64, lag_ns: Int64) -> Simulation:
@@ -230,16 +240,22 @@ class Schedule:
             changed = self._changed(base, duration_ns, lag_ns, most)
             if changed is not None:
                 most, found = len(changed) - 1, (changed, base)
+            if changed == []:
+                break
         return found
 
     def _changed(self, base: Simulation, duration_ns: Int64, lag_ns: Int64, most: int) -> list[int] | None:
-        """Return the parts with other durations or lags than in a run before; None for the hub's, or too many."""
-        tasks, edges, changed = self.parts.first.tolist(), self.parts.edge.tolist(), list[int]()
-        for part, (low, high) in enumerate(pairwise(tasks)):
-            same = duration_ns is base.duration_ns or _equal(duration_ns, base.duration_ns, low, high)
-            if not (same and (lag_ns is base.lag_ns or _equal(lag_ns, base.lag_ns, edges[part], edges[part + 1]))):
+        """Return the parts with other durations or lags than in a run before, the hub first; None if too many."""
+        hub, changed = self.parts.hub, list[int]()
+        bounds = [*zip(pairwise(self.parts.first.tolist()), pairwise(self.parts.edge.tolist()), strict=True)]
+        for part in sorted(range(len(bounds)), key=lambda part: part != hub):
+            tasks, edges = bounds[part]
+            same = lag_ns is base.lag_ns or _equal(lag_ns, base.lag_ns, *edges)
+            if part == hub and not same:
+                return None
+            if not (same and (duration_ns is base.duration_ns or _equal(duration_ns, base.duration_ns, *tasks))):
                 changed.append(part)
-                if len(changed) > most or part == self.parts.hub:
+                if len(changed) > most + (changed[0] == hub):
                     return None
         return changed
 
@@ -280,7 +296,8 @@ class Schedule:
 
 def _equal(one: Int64, other: Int64, low: int, high: int) -> bool:
     """Return whether two columns are equal between two indices."""
-    return bool((one[low:high] == other[low:high]).all())
+    # Where they differ, most entries do: a few show it.
+    return all(bool((one[low:high:step] == other[low:high:step]).all()) for step in (64, 1))
 
 
 def _changes(*columns: Int64) -> Int64:
@@ -313,30 +330,20 @@ def _levels(ways: Ways) -> list[Int64]:
 # A run of a schedule, as what it has of its own and what it shares with a run before.
 
 
-class _Sums(msgspec.Struct, frozen=True):
-    """The sums of one part, or of all."""
-
-    parts: tuple[int, int]
-    """The first part, and the one after the last."""
-    first: int
-    """Their first task."""
-    after: Int64
-    """How long after its root each task starts."""
-    first_chained: int
-    """Their first task in a chain."""
-    way: Int64
-    late: Int64
-    """Of each task in a chain: s and m, see :class:`Chains`."""
-
-
 class Simulation:
     """A graph that was simulated: of its times, those that are asked for are computed."""
 
     def __init__(self, schedule: Schedule, duration_ns: Int64, lag_ns: Int64, base: Simulation | None) -> None:
         self.schedule, self.duration_ns, self.lag_ns = schedule, duration_ns, lag_ns
-        self._base = base
-        self._own = list[_Sums]()
-        """Those of all parts; where there is a base, those that differ from it."""
+        self._base, self._changed = base, list[int]()
+        """The run of all parts that some differ from, and these."""
+        count = len(schedule.graph)
+        self._reach: Int64 = np.empty(2 * count, np.int64) if base is None else base._reach.copy()
+        """How long after its root each task starts, and then how long after it each ends."""
+        self._chained: Int64 = (
+            np.empty((2, len(schedule.chains.task)), np.int64) if base is None else base._chained.copy()
+        )
+        """Of each task in a chain: s and m, see :class:`Chains`."""
         self._since: dict[Ways, Int64] = {}
         self._begun = lag_ns[:0]
 
@@ -353,34 +360,41 @@ class Simulation:
 
         Args:
             base: a run of all parts.
-            changed: the parts that differ from it.
+            changed: the parts that differ from it, the hub first.
         """
         self = cls(schedule, duration_ns, lag_ns, base)
+        self._changed += changed
         for parts in [(part, part + 1) for part in changed] if base else [(0, len(schedule.parts))]:
-            sums = self._sums(parts)
-            if sums is None:
+            if not self._add_up(*parts):
                 return None
-            self._own.append(sums)
+            if base and parts[0] == schedule.parts.hub:
+                self._shift_chains(base)
         self._begun = schedule.starts(self._pairs(schedule.joins, lag_ns))
         return self
 
-    def _sums(self, parts: tuple[int, int]) -> _Sums | None:
-        schedule, chains = self.schedule, self.schedule.chains
-        first, end = schedule.parts.first[list(parts)].tolist()
-        low, high = chains.bounds[list(parts)].tolist()
-        after = schedule.followers.after(self.duration_ns, self.lag_ns, parts, (first, end))
-        sums = _Sums(parts, first, after, low, after[:0], after[:0])
-        if low == high:
-            return sums
-        source = chains.source[:, low:high]
-        since = self.lag_ns[chains.edge[:, low:high]] + self._after(source, sums)
-        since += np.where(chains.from_end[:, low:high], self.duration_ns[source], 0)
-        ways = chains.ways(since, low, high)
-        return None if ways is None else replace(sums, way=ways[0], late=ways[1])
+    def _add_up(self, part: int, last: int) -> bool:
+        """Compute the sums of some parts; return whether they are sums."""
+        schedule, chains, count = self.schedule, self.schedule.chains, len(self.duration_ns)
+        first, end = schedule.parts.first[[part, last]].tolist()
+        low, high = chains.bounds[[part, last]].tolist()
+        after = schedule.followers.after(self.duration_ns, self.lag_ns, (part, last), (first, end))
+        self._reach[first:end] = after
+        np.add(after, self.duration_ns[first:end], out=self._reach[count + first : count + end])
+        since = self._reach[chains.key[:, low:high]]
+        since += self.lag_ns[chains.edge[:, low:high]]
+        is_sum = chains.add_up(since, low, high)
+        self._chained[:, low:high] = since
+        return is_sum
 
-    def _after(self, task: Int64, own: _Sums) -> Int64:
-        base = None if self._base is None else self._base._own[0].after[task]
-        return _read(task, own.after, own.first, base)
+    def _shift_chains(self, base: Simulation) -> None:
+        """Let chains that begin after a transfer begin as much later as that ends."""
+        chains, which = self.schedule.chains, np.flatnonzero(self.schedule.begins_in_hub)
+        key = chains.key[0, chains.first[which]]
+        chain, nth = repeated(np.diff(chains.first)[which])
+        later = (self._reach[key] - base._reach[key])[chain]
+        own = chains.first[which[chain]] + nth
+        self._chained[0, own] += later
+        self._chained[1, own] -= later
 
     def _pairs(self, ways: Ways, lag_ns: Int64) -> Int64:
         """Return how long after the start of its join each pair is there.
@@ -388,28 +402,31 @@ class Simulation:
         Args:
             lag_ns: what the ways' lags are indices of.
         """
-        if self._base is None:
-            if ways not in self._since:
-                self._since[ways] = self._of_parts(ways, lag_ns, self._own[0])
+        if ways in self._since:
             return self._since[ways]
-        since = self._base._pairs(ways, self._base.lag_ns if ways is self.schedule.joins else lag_ns).copy()
-        for own in self._own:
-            low, high = ways.pair_bounds[list(own.parts)].tolist()
-            since[low:high] = self._of_parts(ways, lag_ns, own)
+        if self._base is None:
+            self._since[ways] = since = self._longest(ways, lag_ns, slice(None), ways.pair)
+            return since
+        base_lag_ns = self._base.lag_ns if ways is self.schedule.joins else lag_ns
+        since = self._base._pairs(ways, base_lag_ns).copy()
+        for part in self._changed:
+            if part == self.schedule.parts.hub:
+                own, first, pairs = ways.of_hub
+                since[pairs] = self._longest(ways, lag_ns, own, first)
+            low, high = ways.bounds[[part, part + 1]].tolist()
+            begin, end = ways.pair_bounds[[part, part + 1]].tolist()
+            since[begin:end] = self._longest(ways, lag_ns, slice(low, high), ways.pair[begin:end] - low)
         return since
 
-    def _of_parts(self, ways: Ways, lag_ns: Int64, own: _Sums) -> Int64:
-        low, high = ways.bounds[list(own.parts)].tolist()
-        begin, end = ways.pair_bounds[list(own.parts)].tolist()
-        task = ways.task[low:high]
-        since = lag_ns[ways.lag[low:high]] + self._after(task, own)
-        since += np.where(ways.from_end[low:high], self.duration_ns[task], 0)
-        chained = np.flatnonzero(ways.place[low:high] >= 0)
-        place, base = ways.place[low:high][chained], None if self._base is None else self._base._own[0]
-        late = _read(place, own.late, own.first_chained, None if base is None else base.late[place])
-        since[chained] += np.where(ways.by_host[low:high][chained], late, 0)
-        since[chained] += _read(place, own.way, own.first_chained, None if base is None else base.way[place])
-        longest: Int64 = np.maximum.reduceat(since, ways.pair[begin:end] - low) if end > begin else since[:0]
+    def _longest(self, ways: Ways, lag_ns: Int64, rows: slice | Int64, first: Int64) -> Int64:
+        """Return the longest of the ways of each pair; these have the rows from *first* on."""
+        since = self._reach[ways.key[rows]]
+        since += lag_ns[ways.lag[rows]]
+        place = ways.place[rows]
+        chained = np.flatnonzero(place >= 0)
+        way, late = self._chained[:, place[chained]]
+        since[chained] += way + np.where(ways.by_host[rows][chained], late, 0)
+        longest: Int64 = np.maximum.reduceat(since, first) if len(first) else first
         return longest
 
     def latest(self, ways: Ways, lag_ns: Int64) -> Int64:
@@ -427,58 +444,29 @@ class Simulation:
         result = self._begun[np.maximum(place, 0)]
         inside = np.flatnonzero(place < 0)
         chained = -1 - place[inside]
-        columns = self._at("way", chained), self._at("late", chained)
-        result[inside] = self._in_chains(*columns, schedule.chains.chain[chained])
-        return result + self._at("after", task)
+        result[inside] = self._in_chains(chained)
+        return result + self._reach[task]
 
     def ends(self, task: Int64) -> Int64:
         """Return when some tasks end."""
         return self.starts(task) + self.duration_ns[task]
 
-    def _in_chains(self, way: Int64, late: Int64, chain: Int64) -> Int64:
+    def _in_chains(self, place: Int64 | slice) -> Int64:
         """Return when tasks of chains start."""
-        chains = self.schedule.chains
+        chains, (way, late) = self.schedule.chains, self._chained[:, place]
+        chain = chains.chain[place]
         start: Int64 = way + np.maximum(self._begun[chains.head][chain], self._begun[chains.host][chain] + late)
         return start
-
-    def _at(self, name: str, index: Int64) -> Int64:
-        """Return the entries of a column of sums at some indices."""
-        found: Int64 = getattr((self._base or self)._own[0], name)[index]
-        for own in self._own if self._base else ():
-            first = own.first if name == "after" else own.first_chained
-            found = _read(index, getattr(own, name), first, found)
-        return found
-
-    def _whole(self, name: str) -> Int64:
-        """Return a column of sums of all parts."""
-        column: Int64 = getattr((self._base or self)._own[0], name)
-        if self._base is None or not self._own:
-            return column
-        column = column.copy()
-        for own in self._own:
-            first, values = own.first if name == "after" else own.first_chained, getattr(own, name)
-            column[first : first + len(values)] = values
-        return column
 
     @cached_property
     def times(self) -> Times:
         """When all tasks start and end."""
-        schedule, chains = self.schedule, self.schedule.chains
+        schedule = self.schedule
         start = np.empty(len(schedule.graph), np.int64)
         start[schedule.known] = self._begun
-        start[chains.task] = self._in_chains(self._whole("way"), self._whole("late"), chains.chain)
-        start = start[schedule.root] + self._whole("after")
+        start[schedule.chains.task] = self._in_chains(slice(None))
+        start = start[schedule.root] + self._reach[: len(start)]
         return Times(start, start + self.duration_ns)
-
-
-def _read(index: Int64, own: Int64, first: int, found: Int64 | None) -> Int64:
-    """Return what a column has at some indices: *found*, but for a range from *first* on, which *own* has."""
-    if found is None:
-        return own[index]
-    place = index - first
-    inside = (place >= 0) & (place < len(own))
-    found[inside] = own[place[inside]]
-    return found
 
 
 def simulate(graph: Graph) -> Times:

@@ -32,18 +32,21 @@ class Parts(msgspec.Struct, frozen=True):
     """First edge of each, followed by the number of edges."""
     hub: int
     """The part of the transfers; -1 without one."""
+    part: NDArray[np.int32]
+    """That of each task."""
+
+    @classmethod
+    def at(cls, first: Int64, graph: Graph, hub: int) -> Parts:
+        """Return the parts that begin with these tasks."""
+        part = np.repeat(np.arange(len(first) - 1, dtype=np.int32), np.diff(first))
+        return cls(first, graph.first[first], hub, part)
 
     def __len__(self) -> int:
         return len(self.first) - 1
 
-    def of(self, task: Int64) -> Int64:
-        """Return the part of each task."""
-        part: Int64 = np.searchsorted(self.first, task, side="right") - 1
-        return part
-
     def bounds(self, task: Int64) -> Int64:
         """Return the index of each part's first entry in a column of tasks that is sorted by part, and the length."""
-        return np.searchsorted(self.of(task), np.arange(len(self) + 1))
+        return np.searchsorted(self.part[task], np.arange(len(self) + 1))
 
 
 def parts_of(graph: Graph) -> Parts:
@@ -52,13 +55,11 @@ def parts_of(graph: Graph) -> Parts:
     first = np.append(np.flatnonzero(np.diff(graph.process, prepend=graph.process[:1] - 1)), count)
     owner = graph.process[first[:-1]]
     hub = np.flatnonzero(owner == NO_PROCESS)
-    parts = Parts(first, graph.first[first], int(hub[0]) if len(hub) else -1)
     if len(unique(owner)) == len(owner):
         source, destination = graph.process[graph.edge.src], graph.process[graph.edge.dst]
         if ((source == destination) | (source == NO_PROCESS) | (destination == NO_PROCESS)).all():
-            return parts
-    whole = np.array([0, count])
-    return Parts(whole, graph.first[whole], -1)
+            return Parts.at(first, graph, int(hub[0]) if len(hub) else -1)
+    return Parts.at(np.array([0, count]), graph, -1)
 
 
 # Followers: tasks that wait for one task of their part.
@@ -93,7 +94,9 @@ class Followers(msgspec.Struct, frozen=True):
         low, high = self.bounds[list(parts)].tolist()
         paths = np.searchsorted(self.first, (low, high)).tolist()
         task = self.task[low:high]
-        step = lag_ns[self.edge[low:high]] + np.where(self.from_end[low:high], duration_ns[self.source[low:high]], 0)
+        step = duration_ns[self.source[low:high]]
+        step *= self.from_end[low:high]
+        step += lag_ns[self.edge[low:high]]
         result = np.zeros(tasks[1] - tasks[0], np.int64)
         if len(step):
             first, leaves = self.first[paths[0] : paths[1]] - low, self.leaves[paths[0] : paths[1]]
@@ -135,6 +138,9 @@ def _one_by_one(step: Int64, first: Int64, leaves: Int64) -> Int64:
 
 def _end_of(pointer: Int64) -> Int64:
     """Return where each entry ends that goes on with what it points to."""
+    # Most point to the entry before them: a run of such ends where its first one does.
+    number = np.arange(len(pointer))
+    pointer = pointer[np.maximum.accumulate(np.where(pointer == number - 1, 0, number))]
     further = np.flatnonzero(pointer[pointer] != pointer)
     while len(further):
         ahead = pointer[pointer[further]]
@@ -148,7 +154,7 @@ def followers_of(graph: Graph, parts: Parts) -> Followers:
     edge, count = graph.edge, len(graph)
     task = graph.order[np.diff(graph.first)[graph.order] == 1]
     single = graph.first[task]
-    inside = parts.of(task) == parts.of(edge.src[single])
+    inside = parts.part[task] == parts.part[edge.src[single]]
     task, single = task[inside], single[inside]
     source = edge.src[single]
     # Of those that follow one task, the host's next call goes on with its path, or else any.
@@ -196,8 +202,8 @@ class Chains(msgspec.Struct, frozen=True):
     """Sorted by chain."""
     edge: Int64
     """From the one before: 2 × kernels, the second row from its launch."""
-    source: Int64
-    from_end: NDArray[np.bool_]
+    key: Int64
+    """Of what both begin with, as :class:`Ways` have it."""
     chain: Int64
     """Number of each one's chain."""
     first: Int64
@@ -208,28 +214,35 @@ class Chains(msgspec.Struct, frozen=True):
     bounds: Int64
     """First kernel of each part."""
 
-    def ways(self, since: NDArray[np.int64], low: int, high: int) -> tuple[Int64, Int64] | None:
-        """Return s and m of the kernels from *low* to *high*; None where an edge is left out: they are no sums.
+    def add_up(self, since: NDArray[np.int64], low: int, high: int) -> bool:
+        """Put s and m of the kernels from *low* to *high* in the place of the times that they are sums of.
 
         Args:
             since: from the start of the root of each edge to what waits for it: 2 × kernels.
+
+        Returns:
+            False where an edge is left out: they are no sums.
         """
-        step, launch = since
-        if not len(step):
-            return step, launch
+        way, late = since
+        if not len(way):
+            return True
         if since.min() < _LEFT_OUT:
-            return None
+            return False
         chains = np.searchsorted(self.first, (low, high)).tolist()
         first, chain = self.first[chains[0] : chains[1]] - low, self.chain[low:high] - chains[0]
-        way = np.cumsum(step)
-        way += (step[first] - way[first])[chain]
-        late = launch - way
+        step = way[first]
+        np.cumsum(way, out=way)
+        way += (step - way[first])[chain]
+        late -= way
         # The values of each chain above those of the one before it: then one running maximum is that of each.
         span = int(late.max()) - int(late.min()) + 1
         if span * len(first) >= 1 << 61:
-            return None
+            return False
         above = chain * span
-        return way, np.maximum.accumulate(late + above) - above
+        late += above
+        np.maximum.accumulate(late, out=late)
+        late -= above
+        return True
 
 
 def chains_of(graph: Graph, joins: Int64, root: Int64, parts: Parts) -> tuple[Chains, Int64, Int64]:
@@ -240,12 +253,12 @@ def chains_of(graph: Graph, joins: Int64, root: Int64, parts: Parts) -> tuple[Ch
     streams = edge.kind[first] == EdgeKind.STREAM, edge.kind[first + 1] == EdgeKind.STREAM
     one = streams[0] != streams[1]
     task, edges = task[one], np.stack((first[one] + streams[1][one], first[one] + streams[0][one]))
-    part = parts.of(task)
+    part = parts.part[task]
     before, host = root[edge.src[edges]]
     host_of = np.full(count, -1, np.int64)
     host_of[task] = host
     # A chain has one host, which is no kernel, and one kernel after another.
-    kept = (host_of[host] < 0) & ((host_of[before] < 0) | (host_of[before] == host)) & (parts.of(host) == part)
+    kept = (host_of[host] < 0) & ((host_of[before] < 0) | (host_of[before] == host)) & (parts.part[host] == part)
     after = np.full(count, -1, np.int64)
     after[before[kept]] = task[kept]
     kept &= (host_of[before] < 0) | (after[before] == task)
@@ -261,8 +274,7 @@ def chains_of(graph: Graph, joins: Int64, root: Int64, parts: Parts) -> tuple[Ch
     found = Chains(
         task=task[order],
         edge=edges,
-        source=edge.src[edges],
-        from_end=edge.from_end[edges],
+        key=edge.src[edges] + count * edge.from_end[edges],
         chain=np.repeat(np.arange(len(begins) - 1), np.diff(begins)),
         first=begins,
         head=before[:0],

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
 from dptrace.analysis.per_gpu.causes import DELAY_OF
 from dptrace.core.columns import Columns
-from dptrace.core.intervals import Int64, members, unique
+from dptrace.core.intervals import Int64, unique
 from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind, is_one_of
@@ -55,18 +56,22 @@ def joined(pieces: Sequence[Pieces], segments: Sequence[int]) -> Iterator[tuple[
     place = [np.searchsorted(wanted, own.segment) for own in pieces]
     chosen = [np.append(wanted, -1)[at] == own.segment for at, own in zip(place, pieces, strict=True)]
     whole = Pieces.concat([own.take(rows) for own, rows in zip(pieces, chosen, strict=True)])
-    rank = np.repeat(np.arange(len(pieces)), [int(rows.sum()) for rows in chosen])
-    for segment, rows in zip(segments, members(np.searchsorted(wanted, whole.segment), len(wanted)), strict=True):
-        yield segment, whole.take(rows), rank[rows]
+    order = np.argsort(whole.segment, kind="stable")
+    whole, rank = whole.take(order), np.repeat(np.arange(len(pieces)), [int(rows.sum()) for rows in chosen])[order]
+    bounds = np.searchsorted(whole.segment, [*segments, np.iinfo(np.int64).max]).tolist()
+    for segment, (low, high) in zip(segments, pairwise(bounds), strict=True):
+        yield segment, whole.take(slice(low, high)), rank[low:high]
 
 
-def spent_on(pieces: Sequence[Pieces], label: int, segments: int) -> Int64:
-    """Return what each rank spends on one thing in each segment, in ns: ranks × segments."""
-    rows = []
-    for own in pieces:
-        chosen = own.label == label
-        rows.append(np.bincount(own.segment[chosen], own.length_ns[chosen], segments))
-    return np.stack(rows).astype(np.int64)
+def spent_on(pieces: Sequence[Pieces], labels: Sequence[int], segments: int) -> Iterator[Int64]:
+    """Yield what each rank spends on each of some things in each segment, in ns: ranks × segments."""
+    label, length = (np.concatenate([getattr(own, name) for own in pieces]) for name in ("label", "length_ns"))
+    place = np.concatenate([rank * segments + own.segment for rank, own in enumerate(pieces)])
+    by_label = np.argsort(label, kind="stable")
+    low, high = (np.searchsorted(label[by_label], labels, side) for side in ("left", "right"))
+    for rows in map(by_label.__getitem__, map(slice, low.tolist(), high.tolist())):
+        spent = np.bincount(place[rows], length[rows], len(pieces) * segments)
+        yield spent.reshape(len(pieces), segments).astype(np.int64)
 
 
 def pieces_of_host(model: Model, rank: int, points: Int64, labels: dict[Label, int]) -> Pieces:
@@ -149,7 +154,7 @@ def pieces_of_device(model: Model, rank: int, points: Int64, labels: dict[Label,
     by = process.device.launched_by[task - process.interval_tasks[:1].sum()]
     task, by = task[by >= 0], by[by >= 0]
     names, label = np.unique(graph.name[task], return_inverse=True)
-    copies = {graph.name[one] for one in task[graph.kind[task] == TaskKind.MEMORY]}
+    copies = set(unique(graph.name[task[graph.kind[task] == TaskKind.MEMORY]]).tolist())
     causes = ["memory_copies" if name in copies else "compute" for name in names.tolist()]
     known = [
         labels.setdefault((cause, graph.names[name], ""), len(labels))

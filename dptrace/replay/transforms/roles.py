@@ -135,15 +135,10 @@ def half_of_the_others(total: Int64, count: Int64) -> Int64:
     >>> half_of_the_others(np.array([[10], [50], [12]]), np.array([1, 1, 3])).tolist()
     [[12], [12], [12]]
     """
-    first = np.cumsum(count) - count
-    total = np.repeat(total, count, axis=0)
-    order = np.argsort(total, axis=0, kind="stable")
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(len(total))[:, None], axis=0)
-    ranked = np.take_along_axis(total, order, axis=0)
+    ranked = np.sort(np.repeat(total, count, axis=0), axis=0)
     # The lower median of all but one: where that one is below it, it is one further up.
-    half = (len(total) - 2) // 2
-    usual: Int64 = np.where(place <= half, ranked[half + 1], ranked[half])[first]
+    half = (len(ranked) - 2) // 2
+    usual: Int64 = np.where(total <= ranked[half], ranked[half + 1], ranked[half])
     return usual
 
 

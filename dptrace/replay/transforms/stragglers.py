@@ -319,10 +319,8 @@ def _steady_excesses(
     less = np.zeros_like(total)
     segments, least = total.shape[1], _NAMED * total.sum() / len(pieces) / 2
     spent = np.sum([np.bincount(own.label, own.length_ns, len(labels)) for own in pieces], axis=0)
-    for number, label in enumerate(labels):
-        if spent[number] < least or label in VAGUE:
-            continue
-        table = spent_on(pieces, number, segments)
+    named = [number for number, label in enumerate(labels) if spent[number] >= least and label not in VAGUE]
+    for number, table in zip(named, spent_on(pieces, named, segments), strict=True):
         usual = half_of_the_others(table, count)
         if len(pieces) > 2:  # of two ranks, neither is what most do
             most = lower_median(table, count)
