@@ -36,6 +36,8 @@ larger than any other rank's by so many standard errors over so many parts of th
 that rank waited for a core beyond the others."""
 _LEVEL_SHARE, _LEVEL_NS = 0.1, 1e6
 """A level of step time that counts as another one."""
+_ALL_STEPS = 0.995
+"""A share of the steps that is all of them in whole percent."""
 
 
 class Totals:
@@ -416,12 +418,10 @@ def suspect_line(row: Mapping[str, Any], mean_ns: float) -> str:
     """Return one suspect as a line."""
     who = "each rank in turn" if row["rank"] is None else f"rank {row['rank']}"
     who += " (as all of its machine)" if row["scope"] == "node" else ""
-    of_step = f" ({share(row['ns_per_step'] / mean_ns)})" if mean_ns else ""
-    cost = f"{duration(row['ns_per_step'])} per step{of_step}, {duration(row['ns_each'])}"
-    return (
-        f"late    {who} in {row['stage']}: {cost} in {share(row['share_of_steps'])} of steps, "
-        f"from step {row['first_step']:,} to {row['last_step']:,}"
-    )
+    of_step = f" ({share(row['ns_per_step'] / mean_ns)} of the mean)" if mean_ns else ""
+    each = f", {duration(row['ns_each'])} in {share(row['share_of_steps'])} of steps"
+    cost = f"{duration(row['ns_per_step'])} per step{of_step}{each if row['share_of_steps'] < _ALL_STEPS else ''}"
+    return f"late    {who} in {row['stage']}: {cost}, from step {row['first_step']:,} to {row['last_step']:,}"
 
 
 def lines(content: Mapping[str, Any]) -> list[str]:
@@ -434,22 +434,23 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     ranks = plural(content["world_size"], "rank")
     if content["ranks"] < content["world_size"]:
         ranks = f"{content['ranks']} of {ranks}, whose files are here{' and whole' if notes else ''}"
-    length = f"median {duration(step['median'])}, p95 {duration(step['p95'])}, worst {duration(step['worst'])}"
+    length = ", ".join(f"{name} {duration(step[name])}" for name in ("mean", "median", "p95", "worst"))
     own = ", ".join(f"{name} {duration(stage['own_ns'])}" for name, stage in stages.items())
     waiting = duration(sum(stage["waiting_ns"] for stage in stages.values()))
-    text = [
-        f"steps   {content['steps']:,} of {ranks}: {length} at step {step['worst_step']:,}",
+    recorded = f", without {content['profiled_steps']:,} under the profiler" if content["profiled_steps"] else ""
+    text = [suspect_line(row, step["mean"]) for row in content["suspects"][:3]]
+    if content["cannot_tell"]:
+        text.append(f"late    unknown, because {content['cannot_tell']}")
+    elif not text:
+        text.append("late    no rank")
+    text += [
+        f"steps   {content['steps']:,} of {ranks}{recorded}: {length} at step {step['worst_step']:,}",
         f"stages  {own}; waiting {waiting} (median rank, host clock)",
     ]
     text += notes
     if all(stage["device_ns"] is not None for stage in stages.values()):
         timed = ", ".join(f"{name} {duration(stage['device_ns'])}" for name, stage in stages.items())
         text.append(f"device  {timed} (median rank, from border to border on the GPU)")
-    text += [suspect_line(row, step["mean"]) for row in content["suspects"][:3]]
-    if content["cannot_tell"]:
-        text.append(f"late    unknown, because {content['cannot_tell']}")
-    elif not content["suspects"]:
-        text.append("late    no rank")
     if found := content["change"]:
         what = f": {found['stage']} of all ranks" if found["stage"] else ""
         text.append(

@@ -86,10 +86,15 @@ def _label(name: str) -> str:
 
 
 def shown_changes(comparison: Comparison) -> list[Change]:
-    """Return the changes of known figures that at least one run has, then those of waiting and transfer."""
+    """Return the changes of known figures that at least one run has, then those of waiting and transfer.
+
+    Without all waiting where none of it is hidden: the exposed one says the same.
+    """
     known = {change.name: change for change in comparison.changes}
     changes = [*(known[name] for name in ROWS if name in known), *comparison.wait_and_transfer]
-    return [change for change in changes if change.a or change.b]
+    exposed = [(change.a, change.b) for change in changes if change.name == "exposed_wait_ns"]
+    hidden = (change.name != "wait_ns" or (change.a, change.b) not in exposed for change in changes)
+    return [change for change, adds in zip(changes, hidden, strict=True) if adds and (change.a or change.b)]
 
 
 def change_cells(change: Change) -> tuple[str, str, str, str, str]:
@@ -107,6 +112,7 @@ def _figures(comparison: Comparison) -> Fitting:
         if share is not None:
             style = "bold" if share.beyond else ""
             table.add_row(name, *overlap_cells(share), verdict_word(share.verdict), style=style)
+    table.caption = "=: less than a thousandth of a step. moved: more than noise. can't tell: it may be noise."
     return table
 
 

@@ -246,7 +246,7 @@ def _ranks(run: Run, most: int) -> Fitting:
     known = (name for name in shown_figures(means) if name not in ("overlapped_comm_ns", "wall_ns"))
     names = [name for name in known if any(mean[name] is None or (mean[name] or 0) > least for mean in means)]
     heads = (_HEADS.get(name, name.removesuffix("_ns")) for name in names)
-    others = f"{more} more: --split" if (more := len(run.splits) - len(shown)) else ""
+    others = f"{more} more ranks: --split" if (more := len(run.splits) - len(shown)) else ""
     columns = (("rank", True), *((head, False) for head in heads), ("step ms", False), (others, True))
     table = Fitting("", columns, ("memory", "incomplete", "other", "optimizer", "forward", "backward"))
     for one, mean in zip(shown, means, strict=True):

@@ -372,10 +372,7 @@ def allocator_advice(metadata: Mapping[str, Any], call: str = "") -> str:
         name, before = new, f" ({old} before torch {'.'.join(map(str, _ALLOC_CONF))})"
     else:
         name, before = new if tuple(map(int, version.groups())) >= _ALLOC_CONF else old, ""
-    return (
-        f"Keep freed blocks: set {name}=expandable_segments:True{before}, leave memory headroom, and allocate once "
-        "before the loop."
-    )
+    return f"Set {name}=expandable_segments:True{before}, leave memory headroom, and allocate once before the loop."
 
 
 def exposed_advice(

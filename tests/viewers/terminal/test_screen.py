@@ -79,7 +79,7 @@ def test_of_many_ranks_those_that_matter_are_shown() -> None:
     text = screen(late_run(*[20] * 11, 70))
 
     assert "held others up" in next(line for line in text.splitlines() if line.startswith("11"))
-    assert re.search(r"\d+ more: --split", text)
+    assert re.search(r"\d+ more ranks?: --split", text)
 
 
 def with_straggler(run: Run, rank: int, gain: Gain) -> Run:
