@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -27,12 +26,12 @@ from dptrace.analysis.cross_rank.transfers import (
     timing,
     waits_by_rank,
 )
-from dptrace.analysis.matching.match import Matches, match
+from dptrace.analysis.matching.match import Matches, by_device, match
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean, step_grid
 from dptrace.analysis.per_gpu.split import COMPUTE, FIGURE_WORDS, PHASES, SHOWN, bounds_of, unknown_figures
 from dptrace.core.array_file import let_go
-from dptrace.core.intervals import Int64, median, unique
+from dptrace.core.intervals import Int64, median, sums, unique
 from dptrace.core.notes import LENGTHS, MARKS, REASONS, RECORDS
 from dptrace.core.table import rows_of
 from dptrace.core.units import listed, plural, ranks_text
@@ -80,18 +79,18 @@ class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
         chosen = {id(device) for device in (self.devices if devices is None else devices)}
         waits, whole = [], 0
         of_messages = self.matches.messages[self.matches.instance]
-        for number, (device, wait) in enumerate(zip(self.devices, self.exposed_waits, strict=True)):
+        members = by_device(self.matches.device, len(self.devices))
+        for own, device, wait in zip(members, self.devices, self.exposed_waits, strict=True):
             exposed = wait.calls.exposed_ns.clip(0) if id(device) in chosen else np.zeros_like(wait.calls.exposed_ns)
             whole += int(exposed.sum())
-            exposed[self.matches.index[of_messages & (self.matches.device == number)]] = 0
+            exposed[self.matches.index[own[of_messages[own]]]] = 0
             waits.append(replace(wait, calls=replace(wait.calls, exposed_ns=exposed)))
-        alone = Counter[int]()
-        for calls in (wait.calls for wait in waits):
-            for rank, ns in zip(calls.waits_for.tolist(), calls.exposed_ns.tolist(), strict=True):
-                alone[rank] += ns if rank >= 0 else 0
-        for rank, ns in alone.most_common(1):
-            if 2 * ns > whole:
-                return (rank,)
+        if not whole:
+            return ()
+        late = np.concatenate([wait.calls.waits_for for wait in waits])
+        alone = sums(late + 1, np.concatenate([wait.calls.exposed_ns for wait in waits]), int(late.max(initial=0)) + 2)
+        if 2 * alone[1:].max() > whole:
+            return (int(alone[1:].argmax()),)
         caused = waits_by_rank(self.matches, waits)
         ranks = sorted(caused, key=lambda rank: (-caused[rank], rank))[:_MOST_NAMED]
         for count in range(2, len(ranks) + 1):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
-from dptrace.analysis.matching.match import Matches
+from dptrace.analysis.matching.match import Matches, by_device
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.checks import holds
 from dptrace.core.columns import Columns
@@ -247,13 +247,10 @@ def exposed_waits(
         clocks: marks the devices whose collectives do not match the others'.
         devices: the figures of each GPU.
     """
-    order = np.argsort(matches.device, kind="stable")
-    bounds = np.searchsorted(matches.device[order], np.arange(len(devices) + 1))
     waits_for = _waits_for(matches)
     lacking = _lacking(matches, clocks)
     waits = []
-    for number, device in enumerate(devices):
-        members = order[bounds[number] : bounds[number + 1]]
+    for members, device in zip(by_device(matches.device, len(devices)), devices, strict=True):
         instance = matches.instance[members]
         shown = (timing.wait_ns[members] != UNKNOWN_NS) & ~lacking[instance]
         shown &= "exposed_comm_ns" not in device.split.unknown
@@ -313,8 +310,7 @@ def waits_by_rank(matches: Matches, waits: Sequence[ExposedWait]) -> dict[int, f
         rank 2               ▒▒▒
     """
     length, (wait_ns, exposed) = matches.end_ns - matches.start_ns, np.zeros((2, len(matches.device)))
-    for number, wait in enumerate(waits):
-        own = matches.device == number
+    for own, wait in zip(by_device(matches.device, len(waits)), waits, strict=True):
         wait_ns[own] = wait.calls.wait_ns[matches.index[own]]
         exposed[own] = wait.calls.exposed_ns[matches.index[own]]
     order = np.lexsort((-length, matches.instance))
@@ -375,8 +371,10 @@ def _of_rows(
     start, windows = members.start_ns[rows], device.timeline.windows
     waiting = intersect(union(start, start + members.wait_ns[rows]), device.exposed)
     lone = rows & members.lacking
-    unmatched = subtract(intersect(union(members.start_ns[lone], members.end_ns[lone]), device.exposed), waiting)
-    wait_ns, unmatched_ns = (np.diff(covered(part, windows.bounds)) for part in (waiting, unmatched))
+    wait_ns, unmatched_ns = np.diff(covered(waiting, windows.bounds)), np.zeros(len(windows), np.int64)
+    if lone.any():
+        unmatched = subtract(intersect(union(members.start_ns[lone], members.end_ns[lone]), device.exposed), waiting)
+        unmatched_ns = np.diff(covered(unmatched, windows.bounds))
     has_known = np.zeros(len(windows), np.bool_)
     has_known[step[rows & members.known & (step >= 0)]] = True
     # A collective that was launched in the step before may wait in this one.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.calls import NO_STEP, Calls, Group, calls_of, unique_pairs
 from dptrace.analysis.matching.pairing import pair
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, unique
 from dptrace.core.units import plural
 from dptrace.model.collectives import POINT_TO_POINT
 from dptrace.readers.trace import UNKNOWN_GROUP
@@ -82,14 +82,11 @@ def report_unmatched(
     calls_of, taken = by_device(calls.device, len(ranks)), by_device(calls.device[order], len(ranks))
     number = np.repeat(np.arange(len(first) - 1), np.diff(first))
     step_index = np.maximum.reduceat(calls.step_index[order], first[:-1]) if len(order) else np.empty(0, np.int64)
+    shared = _Shared.of(calls, order[first[:-1]], np.diff(first), step_index)
     for device, rank in enumerate(ranks):
         found = _unmatched(calls, single[alone[device]], rank)
         if len(calls_of[device]):
-            in_instance = np.zeros(len(first) - 1, np.bool_)
-            in_instance[number[taken[device]]] = True
-            found += _lacking(
-                calls, order[first[:-1]], np.diff(first), step_index, time, calls_of[device], in_instance, rank
-            )
+            found += _lacking(calls, shared, time, calls_of[device], number[taken[device]], rank)
         notes += [(device, note) for note in found]
     return MatchingReport(unmatched, run_notes, tuple(notes))
 
@@ -173,32 +170,52 @@ def _unmatched(calls: Calls, own: Int64, rank: int) -> list[str]:
     return [f"Rank {rank}: {plural(len(own), 'collective')} {word} no counterpart on any other rank{why}."]
 
 
+class _Shared(NamedTuple):
+    """The collectives that several devices recorded, sorted by family, so that those of a device are found at once."""
+
+    instance: Int64
+    family: NDArray[np.int32]
+    representative: Int64
+    """A call of each."""
+    step: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, calls: Calls, representative: Int64, size: Int64, step: NDArray[Any]) -> _Shared:
+        """Choose the collectives of at least two calls.
+
+        Args:
+            representative: a call of each instance; *size*: its number of calls; *step*: its step.
+        """
+        shared = np.flatnonzero((size > 1) & (calls.endpoints[representative, 0] < 0))
+        shared = shared[np.argsort(calls.family[representative[shared]], kind="stable")]
+        chosen = representative[shared]
+        return cls(shared, calls.family[chosen], chosen, step[shared])
+
+    def of_families(self, families: NDArray[np.int32]) -> Int64:
+        """Return the places of the collectives of some families, in the order of their instances."""
+        low, high = (np.searchsorted(self.family, families, side) for side in ("left", "right"))
+        places = np.concatenate([np.arange(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)])
+        return places[np.argsort(self.instance[places])]
+
+
 def _lacking(
-    calls: Calls,
-    representative: Int64,
-    size: Int64,
-    label: Int64,
-    time: Int64,
-    device_calls: NDArray[np.intp],
-    in_instance: NDArray[np.bool_],
-    rank: int,
+    calls: Calls, shared: _Shared, time: Int64, device_calls: NDArray[np.intp], instances: Int64, rank: int
 ) -> list[str]:
     """Note the collectives of its groups that a device lacks although its capture was running.
 
     Args:
-        representative: a representative call of each instance; *size*: its number of calls; *label*: its step.
-        device_calls: the device's calls; *in_instance*: the instances they belong to.
+        device_calls: the device's calls; *instances*: those that they belong to.
     """
     device = int(calls.device[device_calls[0]])
-    step = np.append(calls.device_has_step[:, device], False)[label]
-    during = (time[representative] > time[device_calls].min()) & (time[representative] < time[device_calls].max())
-    chosen = (size > 1) & ~in_instance & step & during & (calls.endpoints[representative, 0] < 0)
-    chosen &= np.isin(calls.family[representative], calls.family[device_calls])
-    missing = np.flatnonzero(chosen)
+    places = shared.of_families(unique(calls.family[device_calls]))
+    at = time[shared.representative[places]]
+    step = np.append(calls.device_has_step[:, device], False)[shared.step[places]]
+    during = (at > time[device_calls].min()) & (at < time[device_calls].max())
+    missing = places[step & during & ~np.isin(shared.instance[places], instances)]
     if not len(missing):
         return []
-    example = representative[missing[0]]
-    which = f"{calls.collectives[example].kind} in {calls.step_names[label[missing[0]]]}"
+    example = shared.representative[missing[0]]
+    which = f"{calls.collectives[example].kind} in {calls.step_names[shared.step[missing[0]]]}"
     first_of = which if len(missing) == 1 else f"the first: {which}"
     return [
         f"Rank {rank} lacks {plural(len(missing), 'collective')} that others recorded during its capture ({first_of})."

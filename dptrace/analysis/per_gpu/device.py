@@ -250,12 +250,12 @@ def step_grid(devices: Sequence[DeviceFigures]) -> StepGrid:
     shape = len(kept), len(steps)
     present = np.zeros(shape, np.bool_)
     figures = {name: np.zeros(shape, np.int64) for name in SHOWN}
-    for row, device in enumerate(kept):
-        columns = [column[name] for name in device.split.names]
-        present[row, columns] = True
-        for name in SHOWN:
-            # Steps of one GPU with the same name count as one.
-            np.add.at(figures[name][row], columns, device.split.of(name))
+    # The cell of each step of each GPU, in their order; steps of one GPU with the same name count as one.
+    rows = np.repeat(np.arange(len(kept)), [len(device.split.names) for device in kept])
+    columns = np.array([column[name] for device in kept for name in device.split.names], np.int64)
+    present[rows, columns] = True
+    for name in SHOWN if kept else ():
+        np.add.at(figures[name], (rows, columns), np.concatenate([device.split.of(name) for device in kept]))
     device_ids = tuple((device.timeline.rank, device.timeline.device) for device in kept)
     lacks = tuple(device.split.lacks for device in kept)
     return StepGrid(device_ids, steps, present, figures, lacks if any(lacks) else ())

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import reduce
+from functools import cache, cached_property, reduce
 
 import msgspec
 import numpy as np
@@ -92,6 +92,11 @@ for the step in which it begins."""
 
 def unknown_figures(lacks: Sequence[str]) -> dict[str, str]:
     """Return why each figure and cause of idle time that needs a premise that fails is unknown, by its name."""
+    return _unknown(tuple(lacks)).copy() if lacks else {}
+
+
+@cache
+def _unknown(lacks: tuple[str, ...]) -> dict[str, str]:
     needs = _NEEDS | dict.fromkeys(CAUSES, _CAUSES_NEED)
     failing = {name: [premise for premise in needed if premise in lacks] for name, needed in needs.items()}
     unknown = {name: REASONS[premises[0]] for name, premises in failing.items() if premises}
@@ -156,7 +161,7 @@ class CommFigures(msgspec.Struct, frozen=True):
         return bool(((self.count > 0) & (self.bytes == 0)).any())
 
 
-class Split(msgspec.Struct, frozen=True):
+class Split(msgspec.Struct, frozen=True, dict=True):
     """The nine figures of one device in int64 ns, one entry per step."""
 
     rank: int
@@ -199,13 +204,17 @@ class Split(msgspec.Struct, frozen=True):
 
     def total(self) -> dict[str, int | None]:
         """Return the sum of each figure, and of ``compute_ns``, over the steps; None where it is not known."""
+        return self._total.copy()
+
+    @cached_property
+    def _total(self) -> dict[str, int | None]:
         unknown = self.unknown
         return {name: None if name in unknown else int(self.of(name).sum()) for name in SHOWN}
 
     def mean(self) -> dict[str, float | None]:
         """Return the mean step, whose parts add up to its wall time; zeros without steps, None where not known."""
         steps = max(len(self.names), 1)
-        return {name: None if ns is None else ns / steps for name, ns in self.total().items()}
+        return {name: None if ns is None else ns / steps for name, ns in self._total.items()}
 
 
 def _sets(timeline: Timeline) -> list[IntervalSet]:
