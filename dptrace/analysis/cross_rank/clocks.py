@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,8 +32,7 @@ _ENDS_NS = 20_000
 
 
 def connect_by_messages(
-    matches: Matches,
-    devices: Sequence[DeviceFigures],
+    messages: _Messages,
     offsets: list[Offset],
     reference: list[int],
     misfits: Sequence[int] = (),
@@ -50,7 +49,7 @@ def connect_by_messages(
     heads = sorted(set(reference) - set(misfits))
     if not 1 < len(heads) <= _MAX_SETS:
         return set()
-    bounds = _closed(_bounds(matches, devices, offsets, reference, heads))
+    bounds = _closed(_bounds(messages, offsets, reference, heads))
     connected, firsts = set(), [0]
     for place, head in enumerate(heads[1:], 1):
         least, most = -bounds[place, firsts], bounds[firsts, place]
@@ -72,41 +71,61 @@ def connect_by_messages(
 
 
 def _bounds(
-    matches: Matches,
-    devices: Sequence[DeviceFigures],
+    messages: _Messages,
     offsets: Sequence[Offset],
     reference: Sequence[int],
     heads: Sequence[int],
 ) -> NDArray[np.float64]:
     """Return, for each pair of sets of devices, the most by which the second's clock can be ahead, in ns."""
     bounds = np.full((len(heads), len(heads)), np.inf)
+    place = np.full(len(offsets), -1)
+    place[list(heads)] = np.arange(len(heads))
+    set_of = place[np.asarray(reference, np.int64)]
+    one, other, began, ended = messages
+    ahead, drift, at, open_ns = (
+        np.array([getattr(offset, name) for offset in offsets])
+        for name in ("ahead_ns", "drift", "at_ns", "uncertainty_ns")
+    )
+    # By how much the second clock is ahead at most: its end minus the first's beginning, on the clocks' references.
+    aheads = (ahead[one] + drift[one] * (began - at[one])) - (ahead[other] + drift[other] * (ended - at[other]))
+    most_ns = (ended - began) + aheads + open_ns[one] + open_ns[other]
+    first, second = set_of[one], set_of[other]
+    known = (first >= 0) & (second >= 0)
+    pair, most_ns = first[known] * len(heads) + second[known], most_ns[known]
+    order = np.lexsort((most_ns, pair))
+    pairs, begin, count = np.unique(pair[order], return_index=True, return_counts=True)
+    bounds.flat[pairs] = most_ns[order[begin + count // _BELIEVED]]
     np.fill_diagonal(bounds, 0.0)
-    place = {head: number for number, head in enumerate(heads)}
-    pairs: dict[tuple[int, int], list[float]] = {}
-    sends, began_ns = zip(*map(_sends, devices), strict=True)
-
-    def bound(first: int, second: int) -> None:
-        """Let the first member's call begin before the second's ends."""
-        one, other = int(matches.device[first]), int(matches.device[second])
-        began, ended = began_ns[one][matches.index[first]][None], matches.end_ns[second : second + 1]
-        open_ns = offsets[one].uncertainty_ns + offsets[other].uncertainty_ns
-        aheads = float(offsets[one].ahead_at(began)[0]) - float(offsets[other].ahead_at(ended)[0])
-        pair = place[reference[one]], place[reference[other]]
-        pairs.setdefault(pair, []).append(float(ended[0] - began[0]) + aheads + open_ns)
-
-    for row in np.flatnonzero((matches.kind == "send_recv") & (np.diff(matches.first) == 2)).tolist():
-        members = list(range(matches.first[row], matches.first[row + 1]))
-        sender = [bool(sends[matches.device[m]][matches.index[m]]) for m in members]
-        source, target = members if sender[0] else members[::-1]
-        if sum(sender) != 1 or not {reference[matches.device[m]] for m in members} <= place.keys():
-            continue
-        bound(source, target)
-        if all(devices[matches.device[m]].timeline.on_cpu for m in members):
-            bound(target, source)
-    for (one, other), ahead_ns in pairs.items():
-        if one != other:
-            bounds[one, other] = sorted(ahead_ns)[len(ahead_ns) // _BELIEVED]
     return bounds
+
+
+class _Messages(NamedTuple):
+    """Calls of two devices of which the first begins before the second ends, on one clock; an entry each."""
+
+    first: NDArray[np.int32]
+    second: NDArray[np.int32]
+    began_ns: Int64
+    ended_ns: Int64
+
+    @classmethod
+    def of(cls, matches: Matches, devices: Sequence[DeviceFigures]) -> _Messages:
+        """Take the send before its receive; with gloo, also the receive before its send."""
+        pairs = matches.first[:-1][(matches.kind == "send_recv") & (np.diff(matches.first) == 2)]
+        members, none = np.stack((pairs, pairs + 1), axis=1), np.empty(0, np.int64)
+        count = np.array([int((device.timeline.collective >= 0).sum()) for device in devices], np.int64)
+        found = [_sends(device) for device in devices] if len(pairs) else []
+        sends, began = (np.concatenate(columns) for columns in zip(*found, strict=True)) if found else (none, none)
+        call = (np.cumsum(count) - count)[matches.device[members]] + matches.index[members]
+        sent = sends[call].astype(np.bool_)
+        known = sent.sum(axis=1) == 1
+        members, call, sent = members[known], call[known], sent[known]
+        order = np.where(sent[:, :1], [[0, 1]], [[1, 0]])
+        members, call = np.take_along_axis(members, order, 1), np.take_along_axis(call, order, 1)
+        on_cpu = np.array([device.timeline.on_cpu for device in devices], np.bool_)
+        both = on_cpu[matches.device[members]].all(axis=1)
+        first, second = (np.concatenate((members[:, i], members[both, 1 - i])) for i in (0, 1))
+        began_ns = np.concatenate((began[call[:, 0]], began[call[both, 1]]))
+        return cls(matches.device[first], matches.device[second], began_ns, matches.end_ns[second])
 
 
 def _sends(device: DeviceFigures) -> tuple[NDArray[np.bool_], Int64]:
@@ -184,12 +203,12 @@ def _apart(offset: Offset, other: Offset) -> bool:
     return constant and offset.uncertainty_ns + other.uncertainty_ns + near_ns < ahead_ns <= _SHARED_APART_NS
 
 
-def _without_contradicted(shared: list[int], matches: Matches, devices: Sequence[DeviceFigures]) -> list[int]:
+def _without_contradicted(shared: list[int], messages: _Messages) -> list[int]:
     """Return which devices share a clock, without those of a machine whose messages arrive before they are sent."""
-    heads = list(range(len(devices)))
+    heads = list(range(len(shared)))
     if shared == heads or len(heads) > _MAX_SETS:
         return shared
-    most = _bounds(matches, devices, [Offset(0.0, 0.0, 0, 0.0, 0)] * len(heads), heads, heads)
+    most = _bounds(messages, [Offset(0.0, 0.0, 0, 0.0, 0)] * len(heads), heads, heads)
     pairs = np.argwhere(most < -_BEFORE_NS).tolist()
     wrong = {shared[place] for place, other in pairs if shared[place] == shared[other]}
     return [place if other in wrong else other for place, other in enumerate(shared)]
@@ -276,14 +295,15 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
         matches.end_ns[synchronizing],
         len(devices),
     )
+    messages = _Messages.of(matches, devices)
     shared = shared_clock_devices(devices, metadata or {}, offsets, reference)
-    shared = _without_contradicted(shared, matches, devices)
+    shared = _without_contradicted(shared, messages)
     misfits = _misfits(offsets, reference, shared)
     shared = [i if i in misfits else other for i, other in enumerate(shared)]
     unify_shared_clocks(offsets, reference, shared)
     for i in misfits:
         offsets[i], reference[i] = replace(offsets[i], ahead_ns=0.0, drift=0.0, uncertainty_ns=0.0, count=0), i
-    by_messages = connect_by_messages(matches, devices, offsets, reference, misfits)
+    by_messages = connect_by_messages(messages, offsets, reference, misfits)
     names = device_names([(device.timeline.rank, device.timeline.device) for device in devices])
     ahead = np.array([offset.ahead_ns for offset in offsets])
     uncertainty = np.array([offset.uncertainty_ns for offset in offsets])

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, union
+from dptrace.core.intervals import Int64, sums, union
 from dptrace.timeline.model import NO_ACTIONS, UNKNOWN, Action, Actions, Kind, Phase, Timeline
 
 _NONE = -1
@@ -151,22 +151,25 @@ def _actions(timeline: Timeline, launched: _Launched, kind: Action, source: int,
     used, first = np.unique(number, return_index=True)
     if len(used) < len(marks) or not len(used):
         return NO_ACTIONS
-    parts = np.split(work, first[1:])
     step = launched.step[marks]
     begins = np.flatnonzero(np.diff(step, prepend=-1))
+    start, end, called = timeline.start_ns[work], timeline.end_ns[work], _launch_of(timeline, work)
     # Work that is only copies has an extent, but does not compute.
-    computes = [part[timeline.kind[part] == Kind.COMPUTE] for part in parts]
-    extents = [own if len(own) else part for own, part in zip(computes, parts, strict=True)]
-    busy = [union(timeline.start_ns[own], timeline.end_ns[own]) for own in computes]
-    called = [_launch_of(timeline, part) for part in parts]
+    computes = timeline.kind[work] == Kind.COMPUTE
+    counts = computes | ~np.logical_or.reduceat(computes, first)[number]
+    limits = np.iinfo(np.int64)
+    # Each action's work is moved to times of its own, so that one union is that of each.
+    span = int(end.max() - start.min()) + 1
+    moved = number[computes] * span - start.min()
+    low, high = union(start[computes] + moved, end[computes] + moved)
     return Actions(
         stage=np.full(len(used), _NONE, np.int32),
         micro_batch=(used - np.repeat(begins, np.diff(np.append(begins, len(used))))).astype(np.int32),
         kind=np.full(len(used), kind, np.uint8),
         step=step,
-        start_ns=np.array([timeline.start_ns[own].min() for own in extents], np.int64),
-        end_ns=np.array([timeline.end_ns[own].max() for own in extents], np.int64),
-        busy_ns=np.array([int((high - low).sum()) for low, high in busy], np.int64),
-        called_ns=np.array([one.min() for one in called], np.int64),
-        returned_ns=np.array([one.max() for one in called], np.int64),
+        start_ns=np.minimum.reduceat(np.where(counts, start, limits.max), first),
+        end_ns=np.maximum.reduceat(np.where(counts, end, limits.min), first),
+        busy_ns=sums(low // span, high - low, len(used)),
+        called_ns=np.minimum.reduceat(called, first),
+        returned_ns=np.maximum.reduceat(called, first),
     )
