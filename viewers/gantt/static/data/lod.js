@@ -62,8 +62,9 @@ export class Lod {
 
   /** Index per (lane, power of two of the duration) the intervals in order of their starts. */
   #indexDurations() {
-    const { duration, lanes, offsets: own } = this, offsets = new Int32Array(lanes * BUCKETS + 1), bucket = duration.map(bucketOf);
-    for (let lane = 0; lane < lanes; lane++) for (let i = own[lane]; i < own[lane + 1]; i++) offsets[lane * BUCKETS + bucket[i] + 1]++;
+    const { duration, lanes, offsets: own } = this, offsets = new Int32Array(lanes * BUCKETS + 1), bucket = new Uint8Array(duration.length);
+    for (let lane = 0; lane < lanes; lane++)
+      for (let i = own[lane]; i < own[lane + 1]; i++) offsets[lane * BUCKETS + (bucket[i] = bucketOf(duration[i])) + 1]++;
     const next = toOffsets(offsets).slice(), items = new Int32Array(duration.length);
     for (let lane = 0; lane < lanes; lane++) for (let i = own[lane]; i < own[lane + 1]; i++) items[next[lane * BUCKETS + bucket[i]]++] = i;
     this.buckets = { offsets, items };
