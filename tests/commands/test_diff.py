@@ -120,6 +120,14 @@ def test_limits_are_exit_code_3(line: str, code: int, facts: tuple[str, ...]) ->
     assert (code, [*facts]) == (result.exit_code, [fact for fact in facts if fact in result.output])
 
 
+def test_three_runs_lead_to_the_page_that_compares_them() -> None:
+    """Which draws any number of runs on one axis."""
+    result = run(NAIVE, INTERLEAVED, "runs/a third")
+
+    assert 2 == result.exit_code
+    assert f"dptrace view {NAIVE} --against {INTERLEAVED} --against 'runs/a third'" in result.output
+
+
 def test_ranks_and_steps_can_be_chosen() -> None:
     """Of both runs, or steps of each side; then one run may be on both."""
     both = json.loads(run(NAIVE, INTERLEAVED, "--json", "--ranks", "1", "--steps", "11:13").stdout)

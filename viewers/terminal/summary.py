@@ -16,7 +16,7 @@ from dptrace.analysis.per_gpu.split import (
     overlap_percent,
 )
 from dptrace.core.notes import SELECTED
-from dptrace.core.units import byte_size, duration, share
+from dptrace.core.units import MINUS, byte_size, duration, share
 from dptrace.model.training.layout import held_activations
 from dptrace.replay.findings import findings_of
 from dptrace.run.cross_rank import MeanStep, mean_step
@@ -104,7 +104,7 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
 
 
 def _signed(fraction: float) -> str:
-    return f"+{share(fraction)}" if fraction >= 0 else f"-{share(-fraction)}"
+    return f"+{share(fraction)}" if fraction >= 0 else f"{MINUS}{share(-fraction)}"
 
 
 def _has_memory(rank: object) -> bool:

@@ -13,7 +13,7 @@ import click
 from msgspec.structs import replace as replace_field
 
 from dptrace.commands.shared.options import Selection, field_of, group
-from dptrace.commands.shared.output import NORMAL, VERBOSE, print_notes, progress
+from dptrace.commands.shared.output import NORMAL, VERBOSE, print_notes, progress, quoted_paths
 from dptrace.core.units import sanitize
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -129,7 +129,16 @@ class SidesCommand(click.Command):
                 spread.append(arg)
             else:
                 spread += [option, arg] if option and spread[-1] != option else [arg]
-        return super().parse_args(ctx, spread)
+        ctx.allow_extra_args = True
+        more = super().parse_args(ctx, spread)
+        if more and not ctx.resilient_parsing:
+            sides = ctx.params["sides"]
+            runs = (quoted_paths([run]) for run in (sides.a, sides.b, *more) if run is not None)
+            raise UsageError(
+                f"{more[0]}: two runs are compared. For more on one axis: dptrace view {' --against '.join(runs)}. For "
+                "several recordings of each side: --before and --after."
+            )
+        return more
 
 
 @dataclass(frozen=True, slots=True)

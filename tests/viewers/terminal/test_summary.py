@@ -213,8 +213,8 @@ BUSY = {"profiler_overhead_range": [-0.1, 0.95], "profiler_cpu_overhead": 0.045}
     [
         ({"profiler_overhead": 0.2}, ("100 ms without the profiler", "120 ms with it (+20 %).")),
         ({"profiler_overhead": -0.1}, ("100 ms without the profiler (no overhead seen).",)),
-        (BUSY, ("cannot be told", "-10 % to +95 %", "+4.5 %")),
-        (BUSY | {"profiler_overhead": 0.5}, ("150 ms with it", "-10 % to +95 %", "+4.5 %")),
+        (BUSY, ("cannot be told", "−10 % to +95 %", "+4.5 %")),
+        (BUSY | {"profiler_overhead": 0.5}, ("150 ms with it", "−10 % to +95 %", "+4.5 %")),
     ],
 )
 def test_the_profilers_overhead_is_a_sentence(info: dict[str, Any], facts: tuple[str, ...]) -> None:
