@@ -40,7 +40,7 @@ from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
-from dptrace.viewers.base.fitting import Fitting
+from dptrace.viewers.base.fitting import Fitting, heading_words
 from dptrace.viewers.base.headline import drawn_headline
 from dptrace.viewers.base.table import number_table, order_sentence, step_label
 from dptrace.viewers.base.theme import DARK, GLYPHS, PART_COLORS, PART_ORDER, PATTERNS
@@ -168,7 +168,6 @@ def _room(words: Sequence[str]) -> int:
 # The figures below the terminal's picture: the split by rank, causes of idle time, kinds of communication, savings.
 
 
-MIN_TABLE_WIDTH = 80
 MAX_PAIRS = 12
 
 
@@ -181,23 +180,21 @@ def shares(split: Split, wait: ExposedWait) -> dict[str, str]:
     total: dict[str, int | None] = {**split.total(), **wait.total()}
     wall = total["wall_ns"] or 0
     known = {name: ns for name, ns in total.items() if name in _COLUMNS and ns is not None}
-    cells = {name: f"{100 * ns / wall:.1f}%" if wall else "-" for name, ns in known.items()}
+    cells = {name: f"{100 * ns / wall:.1f}" if wall else "–" for name, ns in known.items()}
     return cells | {"wall_ns": duration(wall)}
 
 
-def split_figures(rows: Mapping[str, Mapping[str, str]], pen: Pen, width: int) -> Iterator[str | Text | Fitting]:
-    """Yield the figures by rank: a table, or sentences where a table would not fit."""
-    if width < MIN_TABLE_WIDTH:
-        for label, cells in rows.items():
-            figures = (f"{name.removesuffix('_ns').replace('_', ' ')} {value}" for name, value in cells.items())
-            yield Text(pen.encodable(f"{label}: {', '.join(figures)}"))
-        return
+def split_figures(rows: Mapping[str, Mapping[str, str]], pen: Pen) -> Fitting:
+    """Return the figures by rank as a table."""
     shown = [name for name in _COLUMNS if any(name in cells for cells in rows.values())]
-    table = number_table("", ["share\nof wall"], map(_heading, shown))
+    leaving = ("optimizer_ns", "other_ns", "exposed_memory_ns", "overlapped_comm_ns", "forward_ns", "backward_ns")
+    heads = {name: _heading(name) for name in shown}
+    table = number_table(
+        "", ["% of\nwall"], heads.values(), [heading_words(heads[name]) for name in leaving if name in heads]
+    )
     for label, cells in rows.items():
         table.add_row(label, *(pen.encodable(cells.get(name, "?")) for name in shown))
-    yield ""
-    yield table
+    return table
 
 
 def _heading(name: str) -> str:
@@ -238,33 +235,22 @@ def kinds(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
         )
 
 
-def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Fitting | Text]:
-    """Yield each pair of steps with the time saved: a table, or sentences where it would not fit."""
-
-    def saved_text(pair: int, a: float, b: float) -> str:
-        certain = aligned.certain(a - b, pair)
-        return "–" if aligned.incomparable else time_saved_text(a - b, (a - b) / max(a, 1), certain)
-
-    lengths = zip(aligned.a.mean_ns.tolist(), aligned.b.mean_ns.tolist(), strict=True)
-    rows = [
-        (step_label(name), duration(a), step_label(other), duration(b), saved_text(pair, a, b))
-        for pair, (name, other, (a, b)) in enumerate(zip(aligned.a.names, aligned.b.names, lengths, strict=True))
-    ]
+def saved_by_step(aligned: AlignedSteps, pen: Pen) -> Iterator[Fitting | Text]:
+    """Yield a table of the pairs of steps, with the time saved."""
+    pairs = [aligned.a.names, aligned.a.mean_ns.tolist(), aligned.b.names, aligned.b.mean_ns.tolist()]
+    rows = [*zip(*pairs, strict=True)]
     if len(rows) < 2:
         return
-    more = f"{len(rows) - MAX_PAIRS} more pairs of steps" if len(rows) > MAX_PAIRS else ""
-    if width < MIN_TABLE_WIDTH:
-        yield from (
-            _line(f"A step {a} {took}, B step {b} {other}: {saved}", pen)
-            for a, took, b, other, saved in rows[:MAX_PAIRS]
+    table = number_table("", (), ("step of A", "A", "step of B", "B", "B against A"))
+    for pair, (name, a, other, b) in enumerate(rows[:MAX_PAIRS]):
+        saved = (
+            "–" if aligned.incomparable else time_saved_text(a - b, (a - b) / max(a, 1), aligned.certain(a - b, pair))
         )
-    else:
-        table = number_table("", (), ("step of A", "A", "step of B", "B", "B against A"))
-        for row in rows[:MAX_PAIRS]:
-            table.add_row(*(Text(pen.text(cell)) for cell in row))
-        yield table
-    if more:
-        yield _line(more, pen)
+        cells = step_label(name), duration(a), step_label(other), duration(b), saved
+        table.add_row(*(Text(pen.text(cell)) for cell in cells))
+    yield table
+    if len(rows) > MAX_PAIRS:
+        yield _line(f"{len(rows) - MAX_PAIRS} more pairs of steps", pen)
 
 
 def _some(ns: float) -> str:
@@ -534,7 +520,7 @@ def print_gantt(run: Run, console: Console) -> None:
         remarks = [*_remarks(run, chosen, notable), *_scale_remarks(scale, len(first), shared)]
         numbers = [*causes(run, pen), *kinds(run, pen)]
         rows = _shares(run, labels, chosen)
-        _print_below(_legend(block.rows), remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
+        _print_below(_legend(block.rows), remarks, ["", split_figures(rows, pen), *numbers], pen, console)
     _print_notes([note for note in run.notes if note not in run.several_runs], pen, console)
     if chosen:
         _print_findings(run, pen, console)
@@ -575,7 +561,7 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
     blocks = [_paired_block(aligned, which, devices, rows[which]) for which, (devices, _) in enumerate(chosen)]
     scale = print_picture(blocks, int(aligned.slots_ns[-1]), pen, console)
     remarks = [*aligned.notes, *_scale_remarks(scale, len(aligned.a.names), True)]
-    numbers: list[RenderableType] = ["", *saved_by_step(aligned, pen, console.width)]
+    numbers: list[RenderableType] = ["", *saved_by_step(aligned, pen)]
     figures, shown_rows = dict[str, dict[str, str]](), list[Row]()
     for letter, run, block, (devices, notable) in zip("AB", (a, b), blocks, chosen, strict=True):
         remarks += [f"{letter}: {remark}" for remark in _remarks(run, devices, notable)]
@@ -586,7 +572,7 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
         shown_rows += block.rows
         figures |= _shares(run, block.labels, devices)
     legend = (*_legend(shown_rows), *_time_saved_legend(aligned))
-    _print_below(legend, remarks, [*split_figures(figures, pen, console.width), *numbers], pen, console)
+    _print_below(legend, remarks, ["", split_figures(figures, pen), *numbers], pen, console)
     _print_notes(notes_of_all(a, b), pen, console)
 
 

@@ -152,12 +152,14 @@ def test_a_screen_full_of_ranks_is_drawn_with_those_that_matter(height: int, lea
 # The figures below the terminal's picture: those of the split.
 
 
-def test_narrow_terminals_get_sentences() -> None:
-    """Where the table would be cut the figures are told in words, none of them cut."""
-    text = " ".join(" ".join(drawn(run_of(training(0, 2)), 40)).split())
+def test_narrow_terminals_keep_the_figures_that_matter() -> None:
+    """Where not all columns fit, communication and idle time stay, none of them cut, and what left is named."""
+    lines = drawn(run_of(training(0, 2)), 40)
+    row = next(line.split() for line in lines if line.startswith("rank 0 ") and "." in line)
 
-    assert "rank 0: forward 30.0%, backward 40.0%" in text
-    assert "exposed comm 15.0%, overlapped comm 20.0%" in text
+    assert "15.0" in row
+    assert max(map(len, lines)) <= 40
+    assert "Left out at 40 columns: " in " ".join(lines)
 
 
 def test_causes_and_kinds_are_reported() -> None:
@@ -178,7 +180,7 @@ def test_the_figures_of_both_runs_stand_below() -> None:
 
     for letter, run in (("A", a), ("B", b)):
         for split in run.splits:
-            share = f"{100 * totals(split)['backward_ns'] / totals(split)['wall_ns']:.1f}%"
+            share = f"{100 * totals(split)['backward_ns'] / totals(split)['wall_ns']:.1f}"
             assert any(line.startswith(f"{letter} rank {split.rank} ") and share in line for line in lines)
         for start in (f"{letter}  all_reduce: 1 per step, 4.1 kB", f"{letter}  Idle "):
             assert any(line.startswith(start) for line in lines)
@@ -190,12 +192,12 @@ def test_the_figures_are_the_splits() -> None:
     run = run_of(*two_rank_timelines())
     waits = run.cross_rank.exposed_waits
 
-    rows = [line.split() for line in drawn(run) if line.startswith("rank ") and "%" in line]
+    rows = [line.split() for line in drawn(run) if line.startswith("rank ") and line.endswith("s")]
 
     for split, row in zip(run.splits, rows, strict=True):
         total = split.total() | waits[split.rank].total()
         names = [*FIGURES[:5], "exposed_wait_ns", *FIGURES[5:-1]]
-        shares = [f"{100 * (total[name] or 0) / (total['wall_ns'] or 1):.1f}%" for name in names]
+        shares = [f"{100 * (total[name] or 0) / (total['wall_ns'] or 1):.1f}" for name in names]
         assert ["rank", str(split.rank), *shares, "200", "µs"] == row
 
 
