@@ -145,7 +145,7 @@ def command(
     if not to.on_terminal:
         print_notes((*comparison.differences, *texts_below(comparison)))
     elif not to.has(HTML):
-        print_hint(f"Next: dptrace diff {quoted_paths(sides.arguments)} -o diff.html", verbosity)
+        print_hint(f"Next: {_next(comparison, sides)}", verbosity)
     for crossing in crossings:
         click.echo(sanitize(crossing.text), err=True)
     click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
@@ -202,6 +202,15 @@ def _compare_watches(sides: Sides, to: Destination) -> bool:
         Answer({TEXT: lambda console: console.print(watches.text(content), highlight=False), JSON: lambda: content})
     )
     return True
+
+
+def _next(comparison: Comparison, sides: Sides) -> str:
+    """Return the next command: where B is slower, what analyzes B, too."""
+    wall, (_, after) = comparison.change("wall_ns"), sides.recordings()
+    page = f"dptrace diff {quoted_paths(sides.arguments)} -o diff.html"
+    if wall.beyond and wall.delta > 0 and len(after) == 1:
+        return f"dptrace analyze {quoted_paths(after)} (why B is slower), or {page}"
+    return page
 
 
 def _opened(

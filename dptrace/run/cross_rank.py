@@ -241,7 +241,9 @@ def _incomplete(matches: Matches, clocks: Clocks, world_size: int, cut: str) -> 
         )
     if rest := count - named:
         why = cut or "recordings begin or end apart"
-        text = f"{rest:,} of {plural(len(matches), 'collective')} lack a rank, since {why}"
+        text = (
+            f"{rest:,} of {plural(len(matches), 'collective')} {'lacks' if rest == 1 else 'lack'} a rank, since {why}"
+        )
         notes.append(f"{text}: how long the others waited there is unknown.")
     return notes
 
