@@ -617,7 +617,9 @@ def _notes_on(sides: Sides, without_kernels: bool, unmatched: bool, identical: b
     return notes if identical and not sides.several else [*notes, *_on_recordings(sides)]
 
 
-def shared_notes(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> list[str]:
+def shared_notes(
+    before: Sequence[Sequence[str]], after: Sequence[Sequence[str]], sides: tuple[str, str] = ("A", "B")
+) -> list[str]:
     """Name the recordings that each note is on, each note once; a side whose recordings all have it by its letter.
 
     >>> shared_notes([["late"]], [["late", "cut"]])
@@ -627,7 +629,9 @@ def shared_notes(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]
     """
     texts = []
     for note in dict.fromkeys(chain(*before, *after)):
-        names = [name for letter, side in (("A", before), ("B", after)) for name in _having(note, letter, side)]
+        names = [
+            name for letter, side in zip(sides, (before, after), strict=True) for name in _having(note, letter, side)
+        ]
         listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         texts.append(f"{listed}: {note}")
     return texts

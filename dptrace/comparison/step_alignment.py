@@ -219,26 +219,29 @@ def align(a: Run, b: Run, by_step: bool = True, compared: bool = True) -> Aligne
 
 
 LETTERS = "ABCDEFGH"
-"""What runs on one axis are called; so many at most."""
+"""What runs on one axis are called, where they have no other names; so many at most."""
 
 
-def align_runs(runs: Sequence[Run], by_step: bool = True, compared: bool = True) -> tuple[AlignedSteps, ...]:
+def align_runs(
+    runs: Sequence[Run], by_step: bool = True, compared: bool = True, names: Sequence[str] = LETTERS
+) -> tuple[AlignedSteps, ...]:
     """Place two or more runs on one axis: return the first one, A, with each of the others; see :func:`align_steps`.
 
     Args:
         compared: compare A with each where they can be; False where B is a prediction, which no statistics of
             recordings are about.
+        names: what the runs are called.
 
     Raises:
         DptraceError: a run has no step.
     """
     a, *others = map(run_steps, runs)
     pairs: list[AlignedSteps] = []
-    for letter, other in zip(LETTERS[1:], others, strict=False):
+    for name, other in zip(names[1:], others, strict=False):
         ok = compared and not incomparable(a.run, other.run)
         found = compare(runs[0], runs[len(pairs) + 1], with_kernels=False) if ok else None
         beside = [one for one in others if one is not other]
-        pairs.append(align_steps(a, other, by_step, found, beside, ("A", letter)))
+        pairs.append(align_steps(a, other, by_step, found, beside, (names[0], name)))
     return tuple(pairs)
 
 
@@ -285,7 +288,7 @@ def _notes(a: RunSteps, b: RunSteps, count: int, names: tuple[str, str]) -> list
             f"{has}: steps are paired by order, "
             + ("the first of each." if count == 1 else f"the first {count} of each.")
         )
-    notes += shared_notes([_own_notes(a)], [_own_notes(b)])
+    notes += shared_notes([_own_notes(a)], [_own_notes(b)], names)
     if any((steps.length_ns > (steps.end_ns - steps.start_ns).max(axis=0)).any() for steps in (a, b)):
         notes.append("A step is drawn from its first rank's start to its last rank's end, longer than on any one rank.")
     return notes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dptrace.comparison.step_alignment import LETTERS, AlignedSteps
 from dptrace.core.units import duration, share
 from dptrace.run.run import Run
@@ -25,18 +27,18 @@ def _verb(ns: float, certain: bool) -> str:
     return "shorter" if ns > 0 else "longer"
 
 
-def notes_of_all(*runs: Run) -> list[str]:
+def notes_of_all(*runs: Run, names: Sequence[str] = LETTERS) -> list[str]:
     """List the notes of runs on one axis, each with the runs that it belongs to; common notes once."""
     shared = [note for note in runs[0].notes if all(note in run.notes for run in runs)]
     own = [
-        f"{name}: {note}" for name, run in zip(LETTERS, runs, strict=False) for note in run.notes if note not in shared
+        f"{name}: {note}" for name, run in zip(names, runs, strict=False) for note in run.notes if note not in shared
     ]
-    return [*(f"{' and '.join(LETTERS[: len(runs)])}: {note}" for note in shared), *own]
+    return [*(f"{' and '.join(names[: len(runs)])}: {note}" for note in shared), *own]
 
 
 def titles(*runs: Run) -> str:
-    """Return the names of runs on one axis."""
-    return " → ".join(headline(run).title for run in runs)
+    """Return the names of runs on one axis, of steps of one run its name."""
+    return " → ".join({run.path: headline(run).title for run in runs}.values())
 
 
 def time_saved_sentence(aligned: AlignedSteps) -> str:

@@ -133,7 +133,7 @@ def paired_scene(*pairs: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
     gantt_chart = paired_chart(*pairs, charts=charts)
     page_data = scene(gantt_chart) | {"why": {}, "gaps": {"texts": [], "tracks": {}}, "groups": []}
     for number, (pair, which) in enumerate(_sides(pairs)):
-        one, place, strip, letter = pair.runs[which], pair.place_ns[which], page_data["strips"][number], LETTERS[number]
+        one, place, strip, name = pair.runs[which], pair.place_ns[which], page_data["strips"][number], pair.names[which]
         waits, first = why_unknown(one.run), strip["tracks"][0]
         for own, (data, track) in enumerate(
             (page_data["tracks"][track], gantt_chart.tracks[track]) for track in strip["tracks"]
@@ -143,11 +143,14 @@ def paired_scene(*pairs: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
         ends = place + one.length_ns
         strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
         strip["ns"] = one.mean_ns.tolist()
-        page_data["layout"]["strips"][number]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {letter}"
+        is_step = name not in LETTERS
+        whose = name if is_step else f"step{'s' if len(one.names) > 1 else ''} of {name}"
+        page_data["layout"]["strips"][number]["label"] = whose
         if len(strip["tracks"]) > 1:
             page_data["why"] |= {first + track: why for track, why in rank_reasons(one.run, charts[number]).items()}
         _add_gaps(page_data["gaps"], pair, which, charts[number], first)
-        group = {"label": f"{letter} · {_group_name(one)}", "tracks": list(strip["tracks"]), "unknownWaits": waits}
+        label = name if is_step else f"{name} · {_group_name(one)}"
+        group = {"label": label, "tracks": list(strip["tracks"]), "unknownWaits": waits}
         page_data["groups"].append(group)
     if pairs[0].by_step:
         page_data["slots"] = pairs[0].slots_ns.tolist()
@@ -204,24 +207,27 @@ class StepPages:
         if not (1 < len(numbers) <= len(LETTERS) and all(re.fullmatch("[0-9]{1,12}", number) for number in numbers)):
             return None
         try:
-            return document(*(self.run.select(steps=int(number)) for number in numbers)).encode()
+            steps = (self.run.select(steps=int(number)) for number in numbers)
+            return document(*steps, steps=[f"step {number}" for number in numbers]).encode()
         except DptraceError as error:
             return f"<!DOCTYPE html><title>dptrace</title><p>{escape(sanitize(str(error)))}</p>".encode()
 
 
-def document(*runs: Run, by_step: bool = True, verdict: Sequence[str] = ()) -> str:
+def document(*runs: Run, by_step: bool = True, verdict: Sequence[str] = (), steps: Sequence[str] = ()) -> str:
     """Draw two or more runs as one HTML page.
 
     Args:
         by_step: align each pair of steps; otherwise only the first.
         verdict: sentences above the chart where B is a prediction, which no statistics of recordings are about.
+        steps: what the runs are called where they are steps of one run, which are not compared as recordings.
 
     Raises:
         DptraceError: a run has no step, or there are more intervals than a page can hold.
     """
-    pairs = align_runs(runs, by_step, compared=not verdict)
+    names = steps or LETTERS
+    pairs = align_runs(runs, by_step, not (verdict or steps), names)
     drawn = [note for pair in pairs for note in (*pair.notes, *(pair.comparison.notes if pair.comparison else ()))]
-    return picture(pairs, (*notes_of_all(*runs), *dict.fromkeys(drawn)), _above(pairs, verdict))
+    return picture(pairs, (*notes_of_all(*runs, names=names), *dict.fromkeys(drawn)), _above(pairs, verdict))
 
 
 def picture(pairs: Sequence[AlignedSteps], notes: tuple[str, ...], above: Markup, below: Markup = _NOTHING) -> str:
@@ -243,9 +249,10 @@ def picture(pairs: Sequence[AlignedSteps], notes: tuple[str, ...], above: Markup
 
 def _above(pairs: Sequence[AlignedSteps], verdict: Sequence[str]) -> Markup:
     heads = [drawn_headline(pair.runs[which].run) for pair, which in _sides(pairs)]
+    names = [pair.names[which] for pair, which in _sides(pairs)]
     lines = [
-        Markup('<p class="runs"><b>{}</b> {}</p>').format(letter, sanitize(" · ".join((head.title, *head.facts))))
-        for letter, head in zip(LETTERS, heads, strict=False)
+        Markup('<p class="runs"><b>{}</b> {}</p>').format(name, sanitize(" · ".join((head.title, *head.facts))))
+        for name, head in zip(names, heads, strict=True)
     ]
     said = answers(pairs[0], verdict) if len(pairs) == 1 else [(time_saved_sentence(pair), False) for pair in pairs]
     answer = Markup("\n").join(
