@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -145,7 +145,8 @@ def command(
     if not to.on_terminal:
         print_notes((*comparison.differences, *texts_below(comparison)))
     elif not to.has(HTML):
-        print_hint(f"Next: {_next(comparison, sides)}", verbosity)
+        for hint in _next(comparison, sides):
+            print_hint(hint, verbosity)
     for crossing in crossings:
         click.echo(sanitize(crossing.text), err=True)
     click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
@@ -204,13 +205,13 @@ def _compare_watches(sides: Sides, to: Destination) -> bool:
     return True
 
 
-def _next(comparison: Comparison, sides: Sides) -> str:
-    """Return the next command: where B is slower, what analyzes B, too."""
+def _next(comparison: Comparison, sides: Sides) -> Iterator[str]:
+    """Yield the next commands: where B is slower, the one that says why, then the page, each on a line to copy."""
     wall, (_, after) = comparison.change("wall_ns"), sides.recordings()
     page = f"dptrace diff {quoted_paths(sides.arguments)} -o diff.html"
     if wall.beyond and wall.delta > 0 and len(after) == 1:
-        return f"dptrace analyze {quoted_paths(after)} (why B is slower), or {page}"
-    return page
+        yield f"Next: dptrace analyze {quoted_paths(after)}   # why B is slower"
+    yield f"Next: {page}"
 
 
 def _opened(
