@@ -33,6 +33,7 @@ from dptrace.readers.kineto.event_schema import (
     MAX_RANKS,
     NO_ARGS,
     SPAN,
+    SYNCHRONIZATION,
     UNKNOWN,
     Args,
     BasicArgs,
@@ -340,7 +341,7 @@ class _Names:
     """A string table: ids of texts, from 0, in order of appearance."""
 
     def __init__(self) -> None:
-        # A plain dictionary, looked up twice for new entries: one with __missing__ takes 1.5 times as long.
+        # A plain dictionary: one with __missing__ takes 1.5 times as long.
         self.numbers: dict[Any, int] = {}
 
     def ids(self, events: list[CompleteEvent]) -> list[int]:
@@ -349,7 +350,9 @@ class _Names:
         try:
             return [numbers[event.name] for event in events]
         except KeyError:
-            return [self.number(event.name) for event in events]
+            for name in dict.fromkeys([event.name for event in events]):
+                self.number(name)
+            return [numbers[event.name] for event in events]
 
     def number(self, name: object) -> int:
         """Return the id of one entry, a new one where needed."""
@@ -461,6 +464,7 @@ class DecodedPart:
     saw_last_event: bool | None = None
     unread: Counter[tuple[str, object]] = field(default_factory=Counter)
     processes: dict[object, str] = field(default_factory=dict)
+    has_syncs: bool = False
 
 
 _MIN_PYTHON_US = 20
@@ -478,10 +482,6 @@ def long_or_not_python(events: list[CompleteEvent], category: NDArray[np.uint8])
     return wanted
 
 
-SYNC_MARK = b"cuda_sync"
-"""Category of recorded synchronizations, which most files do not hold."""
-
-
 class EventSink(ABC):
     """Columns of some kind that :func:`~dptrace.readers.kineto.reader.read_into` fills, with counts."""
 
@@ -493,8 +493,6 @@ class EventSink(ABC):
     """Events that could not be decoded."""
     repaired = 0
     """Events whose text was damaged and repaired."""
-    has_syncs = True
-    """Whether the text may hold synchronizations, which no columns of figures have."""
     saw_last_event: bool | None = None
     """Whether the last complete event is the one that Kineto writes last, so that none is missing; None before any.
 
@@ -550,9 +548,15 @@ class Columns(EventSink):
         self._reads: NDArray[np.uint8] = np.zeros(0, np.uint8)
         """What is read of the events of each name, as far as the string table was searched: _COLLECTIVE, _PRODUCT."""
         self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_device), _Memo(_stream)
+        self._others_have_syncs = False
         self._exact = False
         """Whether this file's times have too many digits for a double."""
         self._sent = (0, 0)
+
+    @property
+    def has_syncs(self) -> bool:
+        """Whether the text holds synchronizations, which no columns of figures have."""
+        return self._others_have_syncs or SYNCHRONIZATION in self._codes
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -716,18 +720,10 @@ class Columns(EventSink):
 
     def part(self) -> DecodedPart:
         """Return what was added since the last call, and drop those events here."""
-        names, threads = self._sent
-        part = DecodedPart(
-            self.chunks,
-            self.comm,
-            self.products,
-            list(islice(self._names.numbers, names, None)),
-            self._threads.pairs[threads:],
-            tuple(getattr(self, count) for count in _COUNTS),
-            self.saw_last_event,
-            self.unread,
-            self.processes,
-        )
+        sent, threads = self._sent
+        names, counts = list(islice(self._names.numbers, sent, None)), tuple(getattr(self, one) for one in _COUNTS)
+        columns = self.chunks, self.comm, self.products, names, self._threads.pairs[threads:], counts
+        part = DecodedPart(*columns, self.saw_last_event, self.unread, self.processes, self.has_syncs)
         self._sent = (len(self._names.numbers), len(self._threads.pairs))
         self.chunks, self.comm, self.products, self.saw_last_event = [], {}, {}, None
         self.unread, self.processes = Counter(), {}
@@ -750,6 +746,7 @@ class Columns(EventSink):
         for pid, text in part.processes.items():
             self.processes[pid] = f"{self.processes[pid]} {text}" if pid in self.processes else text
         self.saw_last_event = self.saw_last_event if part.saw_last_event is None else part.saw_last_event
+        self._others_have_syncs |= part.has_syncs
 
 
 @dataclass(slots=True)

@@ -35,10 +35,19 @@ _CATEGORIES = {
     "memcpy": Category.MEMORY,
     "memset": Category.MEMORY,
 }
+SYNCHRONIZATION = "cuda_sync"
+"""Category of recorded synchronizations, which most files do not hold."""
 _UNUSED = frozenset(
     # Further categories of Kineto's (ActivityType.cpp) that no figure needs.
     (
-        *("gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "cuda_profiler_range", "xpu_scope_profiler"),
+        *(
+            "gpu_user_annotation",
+            "overhead",
+            SYNCHRONIZATION,
+            "cuda_event",
+            "cuda_profiler_range",
+            "xpu_scope_profiler",
+        ),
         *("external_correlation", "cpu_instant_event", "collective_comm"),
     )
 )
@@ -189,10 +198,13 @@ class EventDecoder:
         except msgspec.ValidationError:
             return self._decode_others(text)
         first, *more = self.wanted
-        labels = [event for event in events if type(event) is ProcessLabel]
         if not more:  # the one comparison that most files need is the fastest
-            return len(events), 0, [event for event in events if type(event) is first], labels
-        return len(events), 0, [event for event in events if type(event) in self.wanted], labels
+            chosen = [event for event in events if type(event) is first]
+        else:
+            chosen = [event for event in events if type(event) in self.wanted]
+        if len(chosen) == len(events):
+            return len(events), 0, chosen, []
+        return len(events), 0, chosen, [event for event in events if type(event) is ProcessLabel]
 
     def _decode_others(self, text: bytes) -> tuple[int, int, list[Any], list[ProcessLabel]]:
         """Do the same where an event has no ``ph`` or an unknown one."""

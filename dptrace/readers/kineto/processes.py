@@ -120,7 +120,6 @@ class EventsOfRank(EventSink):
         """Pass on what was repaired, dropped and found of the whole file."""
         self.columns.repaired += self.repaired
         self.columns.dropped += self.dropped
-        self.columns.has_syncs = self.has_syncs
 
 
 # The columns that tell whose an event is.

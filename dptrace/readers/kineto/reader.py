@@ -22,7 +22,6 @@ from dptrace.errors import SeveralRanksError, TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns import (
-    SYNC_MARK,
     Columns,
     EventSink,
     busy_processes,
@@ -176,12 +175,7 @@ def read_into(
     if source.part:
         return _read_rank_into(source, columns)
     serial = PieceDecoder(columns) if decoder is None else decoder.serial
-    columns.has_syncs, seam = False, b""
     for piece in pieces(source):
-        if not columns.has_syncs:
-            # The mark may begin in one piece and end in the next.
-            columns.has_syncs = SYNC_MARK in piece.text or SYNC_MARK in seam + piece.text[: len(SYNC_MARK) - 1]
-            seam = (seam + piece.text[1 - len(SYNC_MARK) :])[1 - len(SYNC_MARK) :]
         if piece.last:
             if decoder is not None:
                 decoder.finish()

@@ -15,8 +15,8 @@ from dptrace.core.intervals import EMPTY, Int64, mask_of, unique
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
 from dptrace.readers.formats import is_database, read_trace
-from dptrace.readers.kineto.columns import SYNC_MARK, EventSink
-from dptrace.readers.kineto.event_schema import as_count
+from dptrace.readers.kineto.columns import EventSink
+from dptrace.readers.kineto.event_schema import SYNCHRONIZATION, as_count
 from dptrace.readers.source import Source
 from dptrace.readers.trace import Category, Trace
 from dptrace.replay.graph.model import TaskKind
@@ -73,10 +73,10 @@ class _SyncColumns(EventSink):
         self.rows: list[tuple[int, ...]] = []
 
     def decode(self, text: bytes) -> None:
-        if SYNC_MARK not in text:
+        if SYNCHRONIZATION.encode() not in text:
             return
         for event in _EVENTS.decode(text):
-            if event.cat == "cuda_sync" and event.args is not None:
+            if event.cat == SYNCHRONIZATION and event.args is not None:
                 numbers = (as_count(getattr(event.args, name)) for name in _Args.__struct_fields__)
                 self.rows.append(tuple(NOT_RECORDED if number is None else number for number in numbers))
 
