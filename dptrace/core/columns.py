@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -43,8 +44,14 @@ class Columns(msgspec.Struct, frozen=True):
     @classmethod
     def empty(cls) -> Self:
         """Return no rows; other fields have their defaults."""
-        hints = {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is np.ndarray}
-        return cls(**{name: np.empty(0, get_args(get_args(hint)[1])[0]) for name, hint in hints.items()})
+        return cls(**{name: np.empty(0, dtype) for name, dtype in _dtypes(cls).items()})
+
+
+@cache
+def _dtypes(columns: type[Columns]) -> dict[str, Any]:
+    """Return the names and types of the arrays of such a struct."""
+    hints = {name: hint for name, hint in get_type_hints(columns).items() if get_origin(hint) is np.ndarray}
+    return {name: get_args(get_args(hint)[1])[0] for name, hint in hints.items()}
 
 
 def same(one: Any, other: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -66,11 +67,17 @@ def outermost(trace: Trace, events: Int64) -> Int64:
     order = events[np.argsort(trace.thread[events], kind="stable")]
     if not len(order):
         return order
-    # Ends by rank, and threads one after the other, so that the reach of one never covers another.
-    _, thread = np.unique(trace.thread[order], return_inverse=True)
-    _, end = np.unique(trace.end_ns[order], return_inverse=True)
-    reach = np.maximum.accumulate(thread * len(order) + end)
-    return np.sort(order[np.append(True, reach[1:] > reach[:-1])])
+    first, reach = _reach(trace.thread[order], trace.end_ns[order])
+    first[1:] |= reach[1:] > reach[:-1]
+    return np.sort(order[first])
+
+
+def _reach(thread: NDArray[np.int32], end: Int64) -> tuple[NDArray[np.bool_], Int64]:
+    """Return of events sorted by thread which are the first of theirs, and the latest end up to each on its thread."""
+    first, reach = np.append(True, thread[1:] != thread[:-1]), np.empty_like(end)
+    for low, high in pairwise([*np.flatnonzero(first).tolist(), len(end)]):
+        np.maximum.accumulate(end[low:high], out=reach[low:high])
+    return first, reach
 
 
 def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[np.bool_]:
@@ -109,14 +116,17 @@ def last_enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int
     events = events[np.argsort(trace.thread[events], kind="stable")]
     group = np.append(trace.thread[events], thread).astype(np.int64)
     place = _last_place(group, np.append(trace.start_ns[events], time), len(events))
-    candidate = events[last_above(trace.end_ns[events], place, time - 1)]
+    _, reach = _reach(trace.thread[events], trace.end_ns[events])
+    # Where none of its thread has begun, the last of another is the one before: which ends at any time.
+    wanted = np.flatnonzero((place >= 0) & (reach[place] >= time))
+    thread, time = thread[wanted], time[wanted]
+    candidate = events[last_above(trace.end_ns[events], place[wanted], time - 1)]
     encloses = (
-        (place >= 0)
-        & (trace.thread[candidate] == thread)
-        & (trace.start_ns[candidate] <= time)
-        & (time <= trace.end_ns[candidate])
+        (trace.thread[candidate] == thread) & (trace.start_ns[candidate] <= time) & (time <= trace.end_ns[candidate])
     )
-    return np.where(encloses, candidate, -1)
+    found = np.full(len(place), -1, np.int64)
+    found[wanted] = np.where(encloses, candidate, -1)
+    return found
 
 
 def last_above(values: Int64, place: Int64, limit: Int64) -> Int64:

@@ -703,9 +703,12 @@ def _tasks(processes: Sequence[Process], built: Sequence[ProcessTasks], transfer
 
 def _over(edge: Edge, transfers: Transfers, tasks: int) -> Edge:
     """Let what waits for the end of a collective wait for its transfer, except for the meeting that it is part of."""
-    over = transfers.ends(tasks)
-    src = np.where(edge.from_end & ~edge.of(EdgeKind.RENDEZVOUS), over[edge.src], edge.src)
-    kept = (src != edge.dst) & ((over[edge.dst] != src) | (src == edge.src))
+    over, src = transfers.ends(tasks), edge.src.copy()
+    moved = np.flatnonzero(edge.from_end & (over[src] != src))
+    moved = moved[edge.kind[moved] != EdgeKind.RENDEZVOUS]
+    src[moved] = over[src[moved]]
+    kept = src != edge.dst
+    kept[moved] &= over[edge.dst[moved]] != src[moved]
     return replace(edge, src=src).take(kept)
 
 

@@ -444,7 +444,7 @@ def blocking_calls(events: RankEvents, host: HostEvents, device: DeviceOrder, na
         _freeing(host, device, names),
     ):
         target[event] = waits_for
-    event, waits_for = _queueing(host, device, names, last)
+    event, waits_for = _queueing(host, device, last)
     queue[event] = (target[event] < 0) & (waits_for >= 0)
     target[event] = np.where(queue[event], waits_for, target[event])
     blocked = np.flatnonzero(target >= 0)
@@ -502,11 +502,11 @@ def _freeing(host: HostEvents, device: DeviceOrder, names: tuple[str, ...]) -> t
     return event, np.where(waited, target, -1)
 
 
-def _queueing(host: HostEvents, device: DeviceOrder, names: tuple[str, ...], last: Int64) -> tuple[Int64, Int64]:
+def _queueing(host: HostEvents, device: DeviceOrder, last: Int64) -> tuple[Int64, Int64]:
     """A launch into a full queue returns as an older kernel starts."""
     length = host.end_ns - host.start_ns
-    usual = _tenth_percentile(host.name, length, len(names))[host.name]
-    event = np.flatnonzero((last >= 0) & (length > _SLOW_FACTOR * usual + _SLOW_NS))
+    event = np.flatnonzero((last >= 0) & (length > _SLOW_NS))
+    event = event[length[event] > _SLOW_FACTOR * _tenth_percentile(host, length, event) + _SLOW_NS]
     launched = np.sort(device.launched_by[device.launched_by >= 0])
     ended = np.sort(device.end_ns[device.launched_by >= 0])
     in_flight = np.searchsorted(launched, event) - np.searchsorted(ended, host.start_ns[event], side="right")
@@ -526,12 +526,12 @@ def _copying(events: RankEvents, host: HostEvents, device: DeviceOrder, last: In
     return event, np.where(waited, copy, -1)
 
 
-def _tenth_percentile(group: NDArray[np.int32], values: Int64, groups: int) -> Int64:
-    """Return the tenth percentile of the values of each group."""
-    order = np.lexsort((values, group))
-    first = np.searchsorted(group[order], np.arange(groups + 1))
-    place = first[:-1] + (np.diff(first) - 1) // 10
-    low: Int64 = values[order[np.minimum(place, len(values) - 1)]]
+def _tenth_percentile(host: HostEvents, values: Int64, event: Int64) -> Int64:
+    """Return for some host events the tenth percentile of the values of all that have their name."""
+    own = np.flatnonzero(mask_of(host.name[event], int(host.name.max(initial=0)) + 1)[host.name])
+    own = own[np.lexsort((values[own], host.name[own]))]
+    first, end = (np.searchsorted(host.name[own], host.name[event], side) for side in ("left", "right"))
+    low: Int64 = values[own[first + (end - first - 1) // 10]]
     return low
 
 
@@ -551,7 +551,7 @@ def _timed(
     # What a call of its name takes where it need not wait.
     free_length = length.copy()
     free_length[event[waited]] = np.iinfo(np.int64).max
-    usual = _tenth_percentile(host.name, free_length, int(host.name.max(initial=0)) + 1)[host.name[event]]
+    usual = _tenth_percentile(host, free_length, event)
     usual = np.where(usual < np.iinfo(np.int64).max, usual, _DEFAULT_RESUME_NS)
     length = length[event]
     own = np.where(waited, np.minimum(length, usual), length)
