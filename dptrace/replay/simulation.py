@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.split import FIGURES, Split, split
 from dptrace.core.intervals import EMPTY, Int64, covered, median, union
 from dptrace.errors import DptraceError
-from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.build import Model, residuals
 from dptrace.replay.graph.model import NEVER, EdgeKind, TaskKind
 from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.schedule import Schedule, Simulation, Times, Ways, run_of
@@ -560,3 +560,20 @@ def _own_work(model: Model, number: int, simulation: Simulation, summed: bool) -
 def _slowest(lengths: list[Int64]) -> int:
     steps = min((len(one) for one in lengths), default=0)
     return int(median(np.stack([one[:steps] for one in lengths]).max(axis=0))) if steps else 0
+
+
+_FEW_STEPS = 3
+"""Number of steps up to which none is left out."""
+
+
+def unexplained_ns(model: Model) -> int:
+    """Return how much later than explained the tasks of the worst device start, summed over the recording.
+
+    Of several steps, the worst one is left out: what happens once, as where a thread gets no core, is no dependency.
+    """
+    late, worst = np.maximum(residuals(model.graph), 0), 0
+    for process in model.processes:
+        own, marks = process.interval_tasks, model.graph.start_ns[process.mark_tasks]
+        by_step = np.bincount(np.searchsorted(marks, model.graph.start_ns[own]), late[own])
+        worst = max(worst, int(by_step.sum() - (by_step.max(initial=0) if len(marks) > _FEW_STEPS else 0)))
+    return worst

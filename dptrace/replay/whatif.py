@@ -18,7 +18,7 @@ from dptrace.core.intervals import median, sums
 from dptrace.core.table import html_table, step_number, with_strings
 from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
 from dptrace.replay import simulation
-from dptrace.replay.graph.build import Model, build_model, residuals, residuals_without_inferred, whole_run
+from dptrace.replay.graph.build import Model, build_model, residuals_without_inferred, whole_run
 from dptrace.replay.graph.schedule import Times
 from dptrace.replay.paths import PathPiece, longest_pieces, path_of_run
 from dptrace.replay.representatives import MOST_REPLAYED, Representatives, representatives
@@ -33,6 +33,7 @@ from dptrace.replay.simulation import (
     shared_steps,
     steady_state,
     timeline_at,
+    unexplained_ns,
 )
 from dptrace.replay.transforms.change import Change, Compute, PerfectOverlap, Straggler
 from dptrace.replay.transforms.interference import Factor, Interference, measure, with_interference
@@ -56,7 +57,9 @@ _MAX_ABSENT, _MAX_HOST = 0.5, 0.95
 _MOST_ABSENT = 0.25
 """Share of a job's ranks up to which those that were not recorded are taken for ranks like the others."""
 _MAX_BOUND = 0.05
-"""Share of a step by which the steady state may bound a prediction."""
+"""Share of a step from which it is said that the steady state bounds a prediction."""
+_MOST_BOUND = 0.25
+"""Share of what a change gains at first from which the steady state leaves too little to tell."""
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -91,12 +94,6 @@ class Question(msgspec.Struct, frozen=True):
     """Share of the unchanged run's critical path that waits for ranks which were not recorded."""
     host_share: float
     """Share of it that hosts take."""
-
-
-def unexplained_ns(model: Model) -> int:
-    """Return how much later than explained the tasks of the worst device start, summed over the recording."""
-    late = np.maximum(residuals(model.graph), 0)
-    return max((int(late[process.interval_tasks].sum()) for process in model.processes), default=0)
 
 
 def inferred_ns(model: Model) -> int:
@@ -204,15 +201,18 @@ def _about_pace(question: Question) -> Sequence[Doubt]:
     """Check what sets the pace."""
     measured, steady, found = question.measured_ns, question.steady, []
     only_host = bool(question.changes) and not any(change.host for change in question.changes)
-    if question.bound_ns > question.predicted_ns + _MAX_BOUND * measured:
+    beyond = question.bound_ns - question.predicted_ns
+    if beyond > _MAX_BOUND * measured:
         side, needs = "host", steady.host_ns
         if steady.device_ns > needs:
             side, needs = "device", steady.device_ns
+        most = beyond > _MOST_BOUND * (measured - question.predicted_ns)
         text = (
-            f"The recording is too short to tell: a step could take {duration(question.predicted_ns)} at first, but "
-            f"the {side} alone needs {duration(needs)} for one, which bounds the prediction."
+            f"The recording is {'too short to tell' if most else 'short'}: a step could take "
+            f"{duration(question.predicted_ns)} at first, but the {side} alone needs {duration(needs)} for one, which "
+            "bounds the prediction."
         )
-        found.append(Doubt("steady_state", text, True))
+        found.append(Doubt("steady_state", text, most))
     elif only_host and question.host_share > _MAX_HOST:
         text = (
             f"The host sets the length of the step ({share(question.host_share)} of it), including what the profiler "

@@ -15,6 +15,7 @@ from dptrace.errors import UsageError
 from dptrace.replay.findings import findings_of
 from tests.support.mesh import Mesh
 from tests.support.paths import ROOT
+from tests.support.programs import Plant, data_parallel, run, write
 
 PLANTS = ROOT.parent / "shared" / "inputs" / "plants"
 needs_plants = pytest.mark.skipif(not PLANTS.exists(), reason=f"the inputs are not here ({PLANTS})")
@@ -105,6 +106,23 @@ def test_a_lateness_that_an_absent_rank_may_have_too_is_no_gain(tmp_path: Path) 
     assert all(gain.low_ns == 0 for gain in found)
     assert all((gain.marginal_ns or 0) <= (gain.high_ns or 0) < 20e6 for gain in found)
     assert sum(gain.marginal_ns or 0 for gain in found) < 5e6
+
+
+def test_what_is_little_beside_the_waiting_for_a_rank_refuses_no_gain(tmp_path: Path) -> None:
+    """No all-reduce has all its ranks. It takes 1 to 9 ms after rank 1 came, 100 ms late: that may be its transfer, or
+    rank 0, which has no trace. Rank 1 is named, and what it gains if rank 0 was not as late is the most.
+    """
+    later = [Plant(0, "forward", 100 + ms, (step,)) for step, ms in enumerate((1, 7, 3, 9, 2, 5))]
+    folder = write(tmp_path / "run", run(data_parallel, 3, (Plant(1, "forward", 100), *later)))
+    (folder / "rank0.json.gz").unlink()
+    recorded = dptrace.open(folder, cache=False)
+
+    first = late(recorded)[0]
+
+    assert [1] == first.evidence.to_dict()["ranks"]
+    assert 0 == first.gain.low_ns
+    assert first.gain.high_ns == pytest.approx(100e6, rel=0.1)
+    assert "rank 0 was not recorded" in first.gain.reason
 
 
 def test_the_range_without_an_absent_rank_holds_all_waiting(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -210,6 +210,7 @@ LEVEL = {"measured_ns": 1e8, "replayed_ns": 1e8, "predicted_ns": 8e7, "bound_ns"
         (Compute(2), {"replayed_ns": 9.4e7}, {"replay_misses": True}),
         (Compute(2), {"absent_share": 0.6}, {"absent_ranks": True}),
         (Compute(2), {"bound_ns": 8.6e7}, {"steady_state": True}),
+        (Compute(2), {"predicted_ns": 5e7, "bound_ns": 5.6e7}, {"steady_state": False}),
         (Compute(2), {"host_share": 0.96}, {"host_sets": False}),
         (NoHostDelay(), {"host_share": 0.96}, {}),
         (Bandwidth(2), {}, {}),
@@ -238,6 +239,23 @@ def test_waiting_without_a_reason_refuses_an_answer(tmp_path: Path) -> None:
 
     assert not answer.can_tell
     assert "unexplained" in {doubt.kind for doubt in answer.doubts}
+
+
+@pytest.mark.parametrize(("late_in", "refuses"), [((2,), False), ((1, 2, 3), True)])
+def test_what_has_no_reason_in_one_step_refuses_nothing(late_in: Sequence[int], refuses: bool, tmp_path: Path) -> None:
+    """A kernel that starts late once is chance; one that does in most steps waits for what is not known."""
+    file = KinetoFile()
+    for step in range(5):
+        start = 1000 * step
+        file.label(f"ProfilerStep#{step}", start, start + 1000)
+        for i in range(9):
+            file.kernel("known", start + 20 + 20 * i, start + 30 + 20 * i, start + 10 + 20 * i)
+        late = 390 if step in late_in else 0
+        file.kernel("last", start + 310 + late, start + 410 + late, start + 300)
+
+    answer = dptrace.open(file.write(tmp_path / "rank0.json"), cache=False).whatif(compute=2)
+
+    assert refuses == ("unexplained" in {doubt.kind for doubt in answer.doubts})
 
 
 # What-ifs for several values.

@@ -177,6 +177,7 @@ def straggler_reason(
         may_lack_core: whether they may have had no core instead, since the recording does not tell.
     """
     its = "its" if len(late) == 1 else "their"
+    lacks_core = may_lack_core and (on_cpu or cause != "compute")  # a GPU's kernels need none
     called = f" “{what}”" if what else ""
     inside = f" in “{where}”" if where and where != what else ""
     return DELAYS[cause].reason.format(
@@ -188,7 +189,7 @@ def straggler_reason(
         kernel=called and f" ({'operator' if on_cpu else 'kernel'}{called})",
         copy=called and f" ({called.strip()})",
         most=inside and f", most{inside}",
-        instead=" or has no core: the recording doesn't tell which" if may_lack_core else "",
+        instead=" or has no core: the recording doesn't tell which" if lacks_core else "",
         they_have="it has no core" if len(late) == 1 else "they have no cores",
     )
 

@@ -199,7 +199,7 @@ NO_CORE = "no_core"
 DELAY_CAUSES = (
     DelayCause(
         name="compute",
-        reason="{its} compute takes longer{kernel}",
+        reason="{its} compute takes longer{kernel}{instead}",
         advice="Compare its work (batch, sequence lengths, experts), clock rate and temperature with the others'.",
         of_host=False,
     ),

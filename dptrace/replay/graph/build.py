@@ -141,6 +141,9 @@ def _ran_throughout(process: Process, kernel: NDArray[np.bool_], interval: Int64
 _LATE_NS, _LATE_ON_CPU_NS, _UNSTEADY, _SPREAD = 5 * US, 1_000 * US, 0.15, 0.9
 """A collective that takes this much longer than its transfer, by this share, and longer than this share of those with
 all their ranks, waited for a rank that was not recorded."""
+_BESIDE = 0.3
+"""Where none with all their ranks shows how long a transfer takes: the share of what recorded ranks wait for each other
+up to which the rest may be transfer."""
 _LEFT_EARLY_NS = 100 * US
 """A rank that leaves this long before the last arrives waits for no other: the root of a broadcast, a sender."""
 
@@ -257,7 +260,7 @@ def add_rendezvous(
     )
     for one, from_end in ((waits & own, True), (~waits & own, False)):
         edges.add(member[one], transfers.task[instance[one]], later[one], EdgeKind.RENDEZVOUS, from_end)
-    transfers = _with_peers(edges, transfers, alone, spread, matches, on_cpu=on_cpu)
+    transfers = _with_peers(edges, transfers, alone, longest, spread, matches, on_cpu=on_cpu)
     # On a CPU, a thread leaves a collective only when it gets a core.
     # So it is where the ranks of an all-to-all on GPUs leave at different times.
     first_end = _reduce(np.minimum, np.where(waits, end, np.iinfo(np.int64).max), first)
@@ -421,7 +424,7 @@ def _previous(matches: Matches, transfers: Transfers, alone: Int64) -> Int64:
 
 
 def _with_peers(
-    edges: Edges, transfers: Transfers, alone: Int64, spread: Int64, matches: Matches, *, on_cpu: bool
+    edges: Edges, transfers: Transfers, alone: Int64, longest: Int64, spread: Int64, matches: Matches, *, on_cpu: bool
 ) -> Transfers:
     """Let the ranks that were not recorded arrive as long after their previous collective as they did.
 
@@ -429,9 +432,10 @@ def _with_peers(
     edge that holds in :meth:`Model.with_absent_as_late` alone.
 
     Args:
-        alone: how long the last of the recorded ranks to arrive was in each collective.
+        alone, longest: how long the last of the recorded ranks to arrive was in each collective, and the first.
         spread: how much longer than its transfer each one may take without waiting.
     """
+    spread = np.where(transfers.shown, spread, (_BESIDE * (longest - alone)).astype(np.int64))
     least_ns = np.maximum(spread, _LATE_ON_CPU_NS if on_cpu else _LATE_NS)
     previous = _previous(matches, transfers, alone)
     late = alone - transfers.duration_ns

@@ -99,8 +99,9 @@ def test_steps_have_their_own_figures_in_a_selection() -> None:
     assert {} == core_waits({}, [whole])
 
 
-@pytest.mark.parametrize("cause", ["python", "nothing_recorded"])
+@pytest.mark.parametrize("cause", ["python", "nothing_recorded", "compute"])
 def test_what_is_not_recorded_is_said_so(cause: str) -> None:
-    """A pause on a CPU may be a sleep or a missing core."""
+    """A pause on a CPU may be a sleep or a missing core, and so may compute that takes longer; not that of a GPU."""
     assert "or has no core: the recording doesn't tell" in straggler_reason(cause, "", "", [1], True, True)
     assert "core" not in straggler_reason(cause, "", "", [1], True)
+    assert (cause == "compute") == ("core" not in straggler_reason(cause, "", "", [1], False, True))
