@@ -251,6 +251,22 @@ def test_a_lost_event_hides_no_late_rank(tmp_path: Path) -> None:
     assert sum(one.ns for one in every) / 1e6 - late < 0.05 * late
 
 
+def test_a_call_that_lasts_as_long_as_its_collective_hides_no_late_rank(tmp_path: Path) -> None:
+    """In one step, no pause shows that rank 0 waits, as where it gets a core late: two are late in turns there."""
+    plants = [Plant(1 + step % 2, "forward", 40, (step,)) for step in range(STEPS)]
+    ranks = run(data_parallel, 3, plants)
+    asked, carried_out = (
+        [event for event in ranks[0].file.events if event["name"] == name][3]
+        for name in ("c10d::allreduce_", "gloo:all_reduce")
+    )
+    asked["dur"] = carried_out["ts"] + carried_out["dur"] + 10 - asked["ts"]
+    every = excesses(dptrace.open(write(tmp_path, ranks), cache=False).replay.model)
+
+    for rank in (1, 2):
+        own = sum(one.ns for one in every if is_at(one, Plant(rank, "forward", 40))) / 1e6
+        assert own == pytest.approx(40 * STEPS / 2, rel=0.1)
+
+
 def cut(file: Path, kept: float) -> None:
     """Cut a file as where its job was killed: threads are written one after the other, the host's last."""
     head = json.loads(gzip.decompress(file.read_bytes()))
