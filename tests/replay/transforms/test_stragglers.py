@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dptrace
-from benchmarks.plants import Delay, Plant, answer, record
+from benchmarks.plant_scores import answer
+from benchmarks.plants import Delay, Plant, record
 from dptrace.replay.findings import findings_of
 from dptrace.replay.graph import schedule
 from dptrace.replay.transforms.stragglers import NoStraggler, WithoutExcesses, excesses
