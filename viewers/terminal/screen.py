@@ -148,14 +148,15 @@ def _lines(items: Iterator[Text], width: int) -> Iterator[Text]:
 
 
 def _bar(found: MeanStep, width: int) -> Text:
-    """Draw the parts of the step over a line, each in its letter, to scale."""
-    bar, at, done = Text(no_wrap=True), 0.0, 0
+    """Draw the parts of the step that have a letter over a line, to scale, each in a cell at least."""
+    bar, at, done, wall = Text(no_wrap=True), 0.0, 0, max(found.wall_ns, 1)
     for name, _, ns in step_parts(found):
         at += ns
-        cells = round(width * at / max(found.wall_ns, 1)) - done
-        letter, style = GLYPHS[name]
-        bar.append(letter * cells, style)
-        done += cells
+        if ns / wall >= _NAMED_SHARE:
+            cells = max(1, round(width * at / wall) - done)
+            letter, style = GLYPHS[name]
+            bar.append(letter * cells, style)
+            done += cells
     return bar
 
 
@@ -246,14 +247,15 @@ def _ranks(run: Run, most: int) -> Fitting:
     known = (name for name in shown_figures(means) if name not in ("overlapped_comm_ns", "wall_ns"))
     names = [name for name in known if any(mean[name] is None or (mean[name] or 0) > least for mean in means)]
     heads = (_HEADS.get(name, name.removesuffix("_ns")) for name in names)
-    others = f"{more} more ranks: --split" if (more := len(run.splits) - len(shown)) else ""
-    columns = (("rank", True), *((head, False) for head in heads), ("step ms", False), (others, True))
+    columns = (("rank", True), *((head, False) for head in heads), ("step ms", False), ("", True))
     table = Fitting("", columns, ("memory", "incomplete", "other", "optimizer", "forward", "backward"))
     for one, mean in zip(shown, means, strict=True):
         cells = (wait_cell(mean[name]) for name in (*names, "wall_ns"))
         timeline, why = run.timelines[one.index], one.why.partition(", ")[0]
         is_late = timeline.rank in late and why != HELD_UP
         table.add_row(rank_label(run, timeline), *cells, "late" if is_late else why)
+    more = len(run.splits) - len(shown)
+    table.caption = f"{plural(more, 'more rank')}: --split" if more else ""
     return table
 
 

@@ -134,16 +134,16 @@ class LazyGroup(click.Group):
             fault = click.ClickException(sanitize(str(error)))
             setattr(fault, "exit_code", error.exit_code)  # noqa: B010  # click types it as the class's
             raise fault from error
+        except BrokenPipeError:
+            # click would make it exit code 1.
+            _discard_output()
+            ctx.exit(0)
         except OSError as error:
             if isinstance(error, PermissionError) and error.filename:
                 raise click.ClickException(sanitize(unreadable(error.filename, error))) from error
             if error.errno != errno.ENAMETOOLONG:
                 raise
             raise _UsageFault(f"{sanitize(str(error.filename))[:80]}…: the name is too long for a file.") from error
-        except BrokenPipeError:
-            # click would make it exit code 1.
-            _discard_output()
-            ctx.exit(0)
 
 
 def _unknown_command(name: str) -> str:

@@ -238,9 +238,12 @@ def test_a_closed_pipe_is_no_error_and_a_closed_output_is_one_where_something_is
     trace: str, tmp_path: Path
 ) -> None:
     """`| head` ends quietly; `>&-` has exit code 1, unless a file takes the answer."""
-    for verb in ("analyze", "kernels"):
-        piped = ended(verb, trace, "-q", shell="| true; exit ${PIPESTATUS[0]}")
-        assert (0, "") == (piped.returncode, piped.stderr), verb
+    for words in ("analyze -q", "kernels -q", "analyze --json"):
+        verb, option = words.split()
+        for pipe in ("|", "2>&1 |"):
+            piped = ended(verb, trace, option, shell=f"{pipe} true; exit ${{PIPESTATUS[0]}}")
+            assert 0 == piped.returncode, (words, pipe)
+            assert "Traceback" not in piped.stderr
     closed = ended("analyze", trace, "-q", shell=">&-")
     assert (1, 1) == (closed.returncode, closed.stderr.count("\n")), closed.stderr
     written = ended("analyze", trace, "--json", "-o", str(tmp_path / "a.json"), shell=">&-")
