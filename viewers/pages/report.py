@@ -24,6 +24,7 @@ from dptrace.viewers.pages.gantt_svg import gantt_svg
 from dptrace.viewers.terminal.split import minor_sentence
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS, View
+from dptrace.viewers.views.steps import MAX_BARS
 
 MAX_REPORT_INTERVALS = 1_000_000
 MAX_CHARACTERS = 9_500_000
@@ -114,7 +115,7 @@ def _section(run: Run, view: View) -> Section:
 
 
 def _still(run: Run, count: int) -> Section:
-    part = fitting(run)
+    part = fitting(run, MAX_BARS)
     ranks = "" if part is run else f", on {len(part.ranks)} of {len(run.ranks):,} ranks, the notable and typical ones"
     middle = middle_step_of(part)
     names = sorted({name for timeline in middle.timelines for name in timeline.windows.names})

@@ -17,6 +17,7 @@ from dptrace.viewers.pages.report import document
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS
 from tests.support.browser import browser_test, emulate, open_page, rest, until
+from tests.support.jobs import late_run
 from tests.support.synthetic import training_run
 from tests.support.view_cases import CASES
 from tests.viewers.base.test_page import Scripts
@@ -95,6 +96,17 @@ def test_of_many_ranks_the_picture_has_the_notable_ones(monkeypatch: pytest.Monk
 
     assert "32 of 40 ranks" in section
     assert 32 == sum(f">rank {rank} · GPU" in section for rank in run.ranks)
+
+
+def test_of_a_hundred_ranks_the_picture_has_the_notable_ones_however_short_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of rows are no picture; with as many as there are bars, all are drawn."""
+    monkeypatch.setattr(report, "MAX_REPORT_INTERVALS", 10)
+    many, few = (document(late_run(*[30] * ranks)).partition('id="view-gantt"')[2] for ranks in (97, 96))
+
+    assert "32 of 97 ranks" in many
+    assert "96 ranks" not in few
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ between Bokeh's canvases, from the exact sums of static/data/lod.js, and static/
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -118,12 +119,16 @@ def _of_path(run: Run, gantt_chart: Chart, path: CriticalPath) -> tuple[dict[str
     return path_data(run, gantt_chart, path), path_notes(run, path)
 
 
-def fitting(run: Run) -> Run:
+def fitting(run: Run, most: int = 0) -> Run:
     """Return the part of a run that a file holds: of many ranks with too many intervals, the notable and typical ones.
 
     Merging would fit all of them, to pieces as long as a tenth of a step, whose gaps look like idle time.
+
+    Args:
+        most: GPUs above which it is a part, however few intervals there are; 0 for any number.
     """
-    if len(run.timelines) <= _IN_FILE or sum(map(len, run.timelines)) <= MAX_INTERVALS // _LANES:
+    is_small = sum(map(len, run.timelines)) <= MAX_INTERVALS // _LANES and len(run.timelines) <= (most or math.inf)
+    if len(run.timelines) <= _IN_FILE or is_small:
         return run
     return run.select(ranks=[run.timelines[one.index].rank for one in ranks_first(run)[:_IN_FILE]])
 
