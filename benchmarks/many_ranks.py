@@ -2,12 +2,16 @@
 
     python benchmarks/many_ranks.py sharded_h100_8ranks FOLDER --ranks 512
     python benchmarks/many_ranks.py sharded_h100_8ranks FOLDER --measure VERB ...
+    PYTHONPATH=. python benchmarks/many_ranks.py mesh FOLDER --prices 64 256 512 2048
 
 Each node of eight repeats the recording, on a clock of its own that is up to 5 ms off. Only the node in the middle has
 the recording's slow rank; in the others, a quick rank takes its place. So there is one rank that all others wait for.
 
 With --measure, verbs run on a FOLDER that was made before, each with an empty cache and again. Prints CPU seconds, the
 peak memory of the largest process, and wall time.
+
+With --prices, it simulates meshes of so many ranks, one of them slow, below FOLDER, measures all verbs on each, and
+prints a table: what each costs, and by how much the CPU time of a rank grows from the smallest mesh to the largest.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 NODE = 8
@@ -39,27 +43,35 @@ _LISTED = 30
 VERBS = {
     "analyze": "analyze -q",
     "json": "analyze -q --json",
-    "view": "view -q -o page.html --force",
     "served": "view -q --serve --no-browser",
+    "view": "view -q -o page.html --force",
     "report": "report -q -o report.html --force",
     "diff": "diff -q {folder}",
     "whatif": "whatif -q --no-straggler",
+    "path": "critical-path -q",
     "advise": "advise -q",
     "kernels": "kernels -q",
-    "path": "critical-path -q",
 }
+_STEPS, _TP = 4, 8
+"""Of a simulated mesh."""
 
 
 def main() -> None:
     """Write the traces, or measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recording", type=Path, help="folder with traces of eight ranks, whose names hold the rank")
+    parser.add_argument("recording", help="folder with traces of eight ranks, whose names hold the rank; or: mesh")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, default=512, help="a multiple of eight [512]")
     parser.add_argument("--measure", nargs="+", choices=VERBS, default=[], metavar="VERB", help=", ".join(VERBS))
     parser.add_argument("--cache", type=Path, help="read the files into this cache, and measure only what reads it")
+    parser.add_argument("--prices", nargs="+", type=int, default=[], metavar="RANKS", help="print a table of meshes")
     given = parser.parse_args()
-    if given.measure:
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a job in the background ignores it, and so would a server
+    if given.prices:
+        print_prices(given.folder.resolve(), given.prices)
+    elif given.measure:
         measure(given.folder.resolve(), given.measure, given.cache and given.cache.resolve())
     else:
         write_run(given)
@@ -68,7 +80,7 @@ def main() -> None:
 def write_run(given: argparse.Namespace) -> None:
     """Write all traces."""
     given.folder.mkdir(parents=True, exist_ok=True)
-    files = {int(re.findall(r"rank(\d+)", path.name)[0]): path for path in given.recording.glob("*.json.gz")}
+    files = {int(re.findall(r"rank(\d+)", path.name)[0]): path for path in Path(given.recording).glob("*.json.gz")}
     traces = {rank: in_group(gzip.decompress(path.read_bytes()), given.ranks) for rank, path in files.items()}
     for node in range(given.ranks // NODE):
         write_node(given.folder, node, traces, slow=node == given.ranks // NODE // 2)
@@ -102,9 +114,34 @@ def write_node(folder: Path, node: int, traces: Mapping[int, bytes], slow: bool)
         (folder / name).write_bytes(gzip.compress(trace, 1, mtime=0))
 
 
+def print_prices(folder: Path, sizes: Sequence[int]) -> None:
+    """Print a table in Markdown of what all verbs cost on simulated meshes of these sizes, fresh and from the cache."""
+    from tests.support.mesh import Mesh
+
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for ranks in sizes:
+        run = folder / f"mesh{ranks}"
+        if not run.exists():
+            Mesh(tp=_TP, dp=ranks // _TP, node=NODE, steps=_STEPS, slow={5: 1.35}).write(run)
+        for verb, state, cpu, peak in measured(run, list(VERBS), None):
+            found.setdefault((verb, state), []).append((cpu, peak))
+    print(f"| | {' | '.join(f'{ranks:,} ranks' for ranks in sizes)} | CPU of a rank |")
+    print("|---" * (len(sizes) + 2) + "|")
+    for (verb, state), costs in found.items():
+        growth = costs[-1][0] / costs[0][0] * sizes[0] / sizes[-1]
+        cells = [f"{cpu:.1f} s, {peak:,.0f} MB" for cpu, peak in costs]
+        print(f"| `{VERBS[verb].split(' {')[0]}`, {state} | {' | '.join(cells)} | × {growth:.2f} |")
+
+
 def measure(folder: Path, verbs: list[str], cache: Path | None) -> None:
     """Print what each verb costs, fresh and from the cache; from a *cache* that is there, only that."""
-    print(f"{'verb':8} {'cache':6}{'CPU s':>8}{'peak MB':>9}{'wall s':>8}")
+    for _ in measured(folder, verbs, cache):
+        pass
+
+
+def measured(folder: Path, verbs: list[str], cache: Path | None) -> Iterator[tuple[str, str, float, float]]:
+    """Yield and print each verb's name, the state of the cache, CPU seconds and peak memory in MB."""
+    print(f"{folder.name:8} {'cache':6}{'CPU s':>8}{'peak MB':>9}{'wall s':>8}")
     with tempfile.TemporaryDirectory(prefix="dptrace-ranks.") as out:
         if cache is not None:
             _run("view", folder, out, cache)
@@ -118,6 +155,7 @@ def measure(folder: Path, verbs: list[str], cache: Path | None) -> None:
                 cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
                 failed = f"  exit status {status}" if status else ""
                 print(f"{verb:8} {state:6}{cpu:8.1f}{peak_kb / 1024:9.0f}{wall:8.1f}{failed}", flush=True)
+                yield verb, state, cpu, peak_kb / 1024
 
 
 def _run(verb: str, folder: Path, out: str, cache: Path) -> tuple[int, int]:
