@@ -169,7 +169,7 @@ def nodes(run: Run) -> Drawing:
     if not found:
         return message(NODES_TITLE, NO_NODES)
     bars = [step_bar(node.mean_step(run), node.name, node.label(run)) for node in found[:MAX_BARS]]
-    text = "Means over the steps and the ranks of a node. A node whose ranks wait least holds the others up."
+    text = "Means over the steps and the ranks of a node. Where a node holds others up, its ranks wait least."
     text += f" Of {len(found):,} nodes, {MAX_BARS} have a bar." if len(found) > MAX_BARS else ""
     return bar_chart(NODES_TITLE, text, bars, TALL if len(bars) <= DENSE else FLAT)
 
