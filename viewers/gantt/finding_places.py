@@ -20,6 +20,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
 from dptrace.viewers.base.table import gain_sentence, order_sentence
 from dptrace.viewers.gantt.chart import WAITING, Chart, Lane, Role, cause_category
+from dptrace.viewers.gantt.gaps import joined
 
 MOST = 3
 """Number of findings above the chart."""
@@ -92,7 +93,9 @@ def place_of(finding: Finding, run: Run, chart: Chart) -> Place | None:
         if (cause := _cause(finding)) in CAUSES:
             lane = _lane(chart, track, Role.IDLE)
             begins = (lane.start_ns >= step.start_ns) & (lane.start_ns < step.end_ns)
-            return _longest_gap(step, lane, begins & (lane.category == cause_category(cause))) or step
+            chosen = begins & (lane.category == cause_category(cause))
+            # A gap that is mostly of another cause would show that one.
+            return _longest_gap(step, lane, chosen & _is_main(lane)) or _longest_gap(step, lane, chosen) or step
         if finding.kind == "exposed_comm":
             return _most_exposed(chart, step, evidence.collective) or step
         return step
@@ -118,6 +121,18 @@ def _lane(chart: Chart, track: int, role: Role) -> Lane:
 def _cause(finding: Finding) -> str:
     """Return the idle cause that a finding is about, if it is one of ``CAUSES``."""
     return "host_bound_ns" if finding.kind == "unrecorded" else f"{finding.kind}_ns"
+
+
+def _is_main(lane: Lane) -> NDArray[np.bool_]:
+    """Return which pieces of a lane of idle time are of the cause that has most of their gap."""
+    first = joined(lane)
+    if not len(first):
+        return np.zeros(0, np.bool_)
+    # The time of each gap by cause, as a table of gaps by categories.
+    gap = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(lane))))
+    cells = gap * (WAITING + 1) + lane.category
+    time = np.bincount(cells, lane.duration_ns, len(first) * (WAITING + 1)).reshape(len(first), -1)
+    return lane.category == time.argmax(axis=1)[gap]
 
 
 def _longest_gap(step: Place, lane: Lane, chosen: NDArray[np.bool_]) -> Place | None:

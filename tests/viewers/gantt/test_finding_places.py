@@ -10,11 +10,12 @@ import pytest
 
 import dptrace
 from dptrace.analysis.findings.finding import top_findings
+from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
-from dptrace.viewers.gantt.chart import Role, cause_category, chart
+from dptrace.viewers.gantt.chart import Lane, Role, cause_category, chart
 from dptrace.viewers.gantt.finding_places import MOST, finding_places
-from dptrace.viewers.gantt.gaps import named_gaps
+from dptrace.viewers.gantt.gaps import joined, named_gaps
 from dptrace.viewers.gantt.page import document as gantt
 from tests.support.browser import browser_test, open_page, until
 from tests.support.gantt_page import settle, visible_range
@@ -127,6 +128,17 @@ def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
         middle = (place["from"] + place["to"]) / 2
         assert finding.evidence.rank == track.rank
         assert track.bounds_ns[step] <= middle <= track.bounds_ns[step + 1] + np.diff(track.bounds_ns).max()
+        if entry["idle"]:
+            lane = next(lane for lane in drawn.lanes if (lane.track, lane.role) == (place["track"], Role.IDLE))
+            assert f"{finding.kind}_ns" == _main_cause(lane, place["gap"])
+
+
+def _main_cause(lane: Lane, time: int) -> str:
+    """Return the cause that has most of the gap at a time."""
+    first = joined(lane)
+    gap = int(np.searchsorted(lane.start_ns[first], time, side="right")) - 1
+    pieces = slice(first[gap], (*first[1:], len(lane))[gap])
+    return max(CAUSES, key=lambda cause: lane.duration_ns[pieces][lane.category[pieces] == cause_category(cause)].sum())
 
 
 @browser_test
