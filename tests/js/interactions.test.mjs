@@ -104,6 +104,14 @@ test("names beyond the most that are listed are counted in the total", () => {
   assert.deepEqual([rows.length, rows[0], rows[199], others, total], [200, [0, 1, 250, 250], [199, 1, 51, 51], 50, [250, (250 * 251) / 2]]);
 });
 
+test("runs that are compared have figures of their own", () => {
+  const entries = Array.from({ length: 6 }, (_, i) => ({ lane: i < 3 ? 0 : 3, start: i, duration: 10 + i, category: 0 })), lod = lodOf(entries, 6, 1), columns = { name: Array(6).fill(0) };
+  const scene = { ...SCENE, tracks: [{ bounds: [0, 500] }, { bounds: [0, 500] }] }, of = (chosen) => inRange(lod, scene, columns, "kernels", 0, 500, chosen).total;
+  assert.deepEqual([of([0]), of([1]), of(null)], [[3, 33], [3, 42], [6, 75]]);
+  const { total, extremes } = callsIn(lod, scene, columns, null, { from: 0, to: 500, kernel: 0, by: "start", down: false, chosen: [1] });
+  assert.deepEqual([total, extremes], [3, [13, 15]]);
+});
+
 test("a list has the first intervals in an order, all that are wanted in its total, and each in a class of durations", () => {
   const entries = Array.from({ length: 600 }, (_, i) => ({ lane: 3 * (i % 2), start: i, duration: 1 + ((i * 7919) % 600), category: 0 })), lod = lodOf(entries, 6, 1), name = Array.from(lod.start, (start) => start % 3);
   const scene = { ...SCENE, tracks: [{ bounds: [0, 900] }, { bounds: [0, 900] }], names: ["b", "a", "c"] }, all = [...lod.start.keys()];

@@ -132,7 +132,8 @@ def _is_main(lane: Lane) -> NDArray[np.bool_]:
     gap = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(lane))))
     cells = gap * (WAITING + 1) + lane.category
     time = np.bincount(cells, lane.duration_ns, len(first) * (WAITING + 1)).reshape(len(first), -1)
-    return lane.category == time.argmax(axis=1)[gap]
+    main: NDArray[np.bool_] = lane.category == time.argmax(axis=1)[gap]
+    return main
 
 
 def _longest_gap(step: Place, lane: Lane, chosen: NDArray[np.bool_]) -> Place | None:

@@ -273,7 +273,10 @@ async function start() {
   const complete = new Promise((done) => {
     if (own) return done();
     overview.changed = () => minimap.draw(true);
-    lod.failed = (error) => showProblem(`The server does not answer: ${error.message}. Is dptrace still running? Move the chart to ask again.`, error);
+    lod.failed = (error) => {
+      interactions.range.failed();
+      showProblem(`The server does not answer: ${error.message}. Is dptrace still running? Move the chart to ask again.`, error);
+    };
     lod.changed = oncePerFrame(() => {
       $("#problem").hidden = true;
       hover.follow(true);

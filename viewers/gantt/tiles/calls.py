@@ -27,8 +27,9 @@ _Place: TypeAlias = tuple[float, int, int]
 def calls(store: TileStore, asked: CallsRequest, masks: Callable[[str], tuple[_Mask, _Mask]]) -> dict[str, Any]:
     """Return the intervals of a range, of one kernel or with a text in their names.
 
-    ``total`` is their number, ``classes`` how many are in each class of durations, ``places`` lane and position of the
-    first ones in the order that is asked for; without any where there are too many.
+    ``total`` is their number, ``classes`` how many are in each class of durations, ``extremes`` the least and the
+    longest duration, ``places`` lane and position of the first ones in the order that is asked for; without any where
+    there are too many.
 
     Args:
         masks: returns which names, and which collectives, have a text.
@@ -40,20 +41,25 @@ def calls(store: TileStore, asked: CallsRequest, masks: Callable[[str], tuple[_M
     else:
         total = sum(one.lane.touching(asked.start, asked.end) for _, one in lanes)
         if total > MAX_SEARCHED:
-            return {"total": total, "classes": [], "places": []}
+            return {"total": total, "classes": [], "extremes": [], "places": []}
         names, of_collectives = masks(asked.text) if asked.text else (None, None)
     order = _order(store) if asked.by == "name" else None
     count, classes, first = 0, np.zeros(64 * CLASSES, np.int64), list[_Place]()
+    extremes: list[int] = []
     for number, stored in lanes:
         collective = stored.role == Role.COLLECTIVES.value
         position, duration = _chosen(store, stored, asked, of_collectives if collective else names)
         count += len(position)
+        if len(duration):
+            ends = *extremes, int(duration.min()), int(duration.max())
+            extremes = [min(ends), max(ends)]
         classes += np.bincount((CLASSES * np.log2(np.maximum(duration, 1))).astype(np.intp), minlength=len(classes))
         first = _merged(first, _first(stored, number, position, duration, asked, order))
     used = np.flatnonzero(classes).tolist()
     return {
         "total": count,
         "classes": [[size, int(classes[size])] for size in used],
+        "extremes": extremes,
         "places": [[lane, place] for _, lane, place in first],
     }
 

@@ -283,6 +283,18 @@ _TINTS = """(() => {
 })()"""
 
 
+def groups_of_kernels(page: Page) -> set[tuple[str, ...]]:
+    """Return which runs or steps have a row of a kernel in the panel of a range, or of their total."""
+    page.keyboard.press("t")
+    page.locator("#card .tabs button", has_text="Kernels").click()
+    settle(page)
+    assert "sum over all 2 GPUs of each step" in page.locator("#card .quiet").first.inner_text()
+    read = "rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText))"
+    rows = page.eval_on_selector_all("#card tbody tr", read)
+    page.keyboard.press("Escape")
+    return {tuple(sorted(group for name, group, *_ in rows if name == one)) for one, *_ in rows}
+
+
 @browser_test
 def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> None:
     """In paths, titles and notes: nothing is executed or added to the page."""
@@ -400,6 +412,10 @@ def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) ->
         tracks = page.evaluate("dptrace.scene.tracks.map(({ label, bounds }) => [label.split(' · ')[0], bounds[0]])")
         assert ["step 4", "step 4", "step 6", "step 6"] == [label for label, _ in tracks]
         assert [0, 0] == [min(begin for label, begin in tracks if label == step) for step in ("step 4", "step 6")]
+        assert {("step 4", "step 6")} == groups_of_kernels(page)
+        page.locator("#find").fill("aten::cat")
+        page.locator("#card", has_text="not on a page that compares").wait_for()
+        page.locator("#find").fill("")
         page.locator("#compare").click()
         lengths = page.locator("#card tr:has([aria-pressed=true]) td:last-child").all_text_contents()
         assert lengths == page.locator("#summary [data-key=step] b").all_text_contents()

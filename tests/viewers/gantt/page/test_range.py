@@ -174,7 +174,13 @@ def test_a_kernels_longest_call_is_three_clicks_away(browser: Browser, address: 
         for timeline in RUN.timelines
         for i in np.flatnonzero(timeline.kind == Kind.COMPUTE)
     )
-    count = sum(timeline.names[number] == name for timeline in RUN.timelines for number in timeline.name.tolist())
+    lengths = [
+        int(ns)
+        for one in RUN.timelines
+        for ns, number in zip(one.end_ns - one.start_ns, one.name.tolist(), strict=True)
+        if one.names[number] == name
+    ]
+    count = len(lengths)
     with open_page(browser, address) as (page, errors):
         page.locator("#tables").click()
         page.locator("#card .tabs button", has_text="Kernels").click()
@@ -193,10 +199,29 @@ def test_a_kernels_longest_call_is_three_clicks_away(browser: Browser, address: 
         page.locator("#card .histogram").wait_for()
         settle(page)
         assert f"{count:,} intervals" in (page.locator("#card").text_content() or "")
+        ends = page.locator("#card .ends span").all_text_contents()
+        assert [duration(min(lengths)), duration(longest)] == [ends[0], ends[-1]]
         assert duration(longest) == page.locator("#card tbody td").nth(2).text_content()
         page.locator("#card input").fill("no such name")
         page.locator("#card .histogram").wait_for(state="detached")
         assert [] == errors
+
+
+@browser_test
+def test_no_figures_of_another_range_are_shown_as_those_of_this_one(browser: Browser) -> None:
+    """Where the server of a page does not answer; they follow when it does."""
+    with served(RUN) as url, open_page(browser, url) as (page, _):
+        settle(page)
+        page.locator("#tables").click()
+        settle(page)
+        assert page.locator("#card table").count()
+        page.route("**/split", lambda route: route.abort())
+        show(page, 0, 9_000_000)
+        page.locator("#card h2", has_text="does not answer").wait_for()
+        assert 0 == page.locator("#card table").count()
+        page.unroute("**/split")
+        show(page, 0, 8_000_000)
+        page.locator("#card table").first.wait_for()
 
 
 def colorful(page: Page, times: list[float]) -> list[bool]:

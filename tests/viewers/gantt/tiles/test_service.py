@@ -145,7 +145,7 @@ def test_kernels_of_a_range_are_counted_by_name(low: float, high: float) -> None
 def test_a_list_has_the_first_intervals_in_its_order(by: str, wanted: dict[str, object]) -> None:
     """Of those in the range and the steps that are wanted; all count, each in its class of durations."""
     begin, end = END // 3, END // 2
-    keys, total = [], 0
+    keys, lengths = [], list[int]()
     for number, lane in enumerate(CHART.lanes):
         if lane.role not in (Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY):
             continue
@@ -163,11 +163,12 @@ def test_a_list_has_the_first_intervals_in_its_order(by: str, wanted: dict[str, 
                 "start": int(lane.start_ns[i]),
                 "duration": int(lane.duration_ns[i]),
             }
-            total += 1
             keys.append(((number, i), key[by]))
+            lengths.append(int(lane.duration_ns[i]))
     found = ask("calls", start=begin, end=end, by=by, down=True, **wanted)
 
-    assert total == found["total"] == sum(count for _, count in found["classes"]) > 0
+    assert [min(lengths), max(lengths)] == found["extremes"]
+    assert len(keys) == found["total"] == sum(count for _, count in found["classes"]) > 0
     value = dict(keys)
     assert sorted(value.values(), reverse=True)[:200] == [value[lane, place] for lane, place in found["places"]]
 

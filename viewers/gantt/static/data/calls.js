@@ -36,19 +36,21 @@ function keysBy(by, scene, lod, columns) {
 }
 
 /**
- * Return the intervals in [from, to] and the steps, of a `kernel` (by the number of its name), or with a `text` in their names:
- * { total, classes: [[class of durations, number]], places: [{ lane, position }] of the first by name, rank, start or
- * duration }. `masksOf(text)` says which names have the text.
+ * Return the intervals in [from, to] and the steps, of a `kernel` (by the number of its name), or with a `text` in their names,
+ * on all tracks or `chosen` ones: { total, classes: [[class of durations, number]], extremes: [least, longest duration],
+ * places: [{ lane, position }] of the first by name, rank, start or duration }. `masksOf(text)` says which names have the text.
  */
-export function callsIn(lod, scene, columns, masksOf, { from, to, kernel = -1, text = "", by, down }) {
-  const masks = text ? masksOf(text) : null, found = [], classes = new Map();
+export function callsIn(lod, scene, columns, masksOf, { from, to, kernel = -1, text = "", by, down, chosen = null }) {
+  const masks = text ? masksOf(text) : null, found = [], classes = new Map(), extremes = [Infinity, 0];
   eachIn(lod, scene, kernel < 0 ? RECORDED : ["compute", "memory"], from, to, (i, start, end, track, role) => {
     const number = columns.name[i];
     if (kernel >= 0 ? number !== kernel : masks && !masks[role === "collectives" ? "collectives" : "names"][number]) return;
     const size = Math.floor(CLASSES * Math.log2(Math.max(1, lod.duration[i])));
     classes.set(size, (classes.get(size) ?? 0) + 1);
+    extremes[0] = Math.min(extremes[0], lod.duration[i]);
+    extremes[1] = Math.max(extremes[1], lod.duration[i]);
     found.push({ i, track, role });
-  });
+  }, chosen);
   const key = keysBy(by, scene, lod, columns), sign = down ? -1 : 1, first = firstOf(Float64Array.from(found, (one) => sign * key(one)));
-  return { total: found.length, classes: [...classes].sort(([a], [b]) => a - b), places: first.map((place) => lod.placeOf(found[place].i)) };
+  return { total: found.length, classes: [...classes].sort(([a], [b]) => a - b), extremes, places: first.map((place) => lod.placeOf(found[place].i)) };
 }

@@ -19,11 +19,11 @@ export function trackSplit(lod, scene, track, from, to) {
   return { parts: of("phases", busyCategories(scene)), overlapped: of("exposure", [overlapped])[overlapped] ?? 0 };
 }
 
-/** Call `visit(index, start, end, track, role)` for the intervals of some roles in a range and the steps, cut to these. */
-export function eachIn(lod, scene, roles, from, to, visit) {
+/** Call `visit(index, start, end, track, role)` for the intervals of some roles in a range and the steps, cut to these; of all tracks or `chosen` ones. */
+export function eachIn(lod, scene, roles, from, to, visit, chosen = null) {
   scene.lanes.forEach(({ track, role }, lane) => {
     const { bounds } = scene.tracks[track] ?? { bounds: [0] }, begin = Math.max(from, bounds[0]), end = Math.min(to, bounds.at(-1));
-    if (!roles.includes(role) || !(begin < end)) return;
+    if (!roles.includes(role) || !(begin < end) || (chosen && !chosen.includes(track))) return;
     for (let i = lod.offsets[lane], last = above(lod.start, i, lod.offsets[lane + 1], end); i < last; i++) {
       const start = lod.start[i], stop = start + lod.duration[i];
       if (start < end && (stop > begin || start >= begin)) visit(i, Math.max(start, begin), Math.min(stop, end), track, role);
@@ -38,7 +38,7 @@ const OWN = {
     scene.tracks.map((_, track) => ({ ...trackSplit(lod, scene, track, from, to), causes: covers(lod, scene, track, "idle", scene.special.causes, from, to) })),
 
   /** { rows: [[name, number, ns, ns of the longest, also outside]] by time, others (how many more names there are), total: [number, ns] }. */
-  kernels(lod, scene, columns, from, to) {
+  kernels(lod, scene, columns, from, to, chosen) {
     const sums = new Map(), total = [0, 0];
     eachIn(lod, scene, ["compute", "memory"], from, to, (i, start, end) => {
       const sum = sums.get(columns.name[i]) ?? [columns.name[i], 0, 0, 0];
@@ -46,7 +46,7 @@ const OWN = {
       sum[2] += end - start;
       sum[3] = Math.max(sum[3], lod.duration[i]);
       sums.set(sum[0], sum);
-    });
+    }, chosen);
     for (const [, count, ns] of sums.values()) [total[0], total[1]] = [total[0] + count, total[1] + ns];
     const rows = [...sums.values()].sort((a, b) => b[2] - a[2] || a[0] - b[0]);
     return { rows: rows.slice(0, MAX_KERNELS), others: Math.max(0, rows.length - MAX_KERNELS), total };
@@ -56,13 +56,13 @@ const OWN = {
    * { rows: [[collective, calls, exposed, waiting, overlapped]], in which calls that run at once count each, kinds:
    * [[kind, exposed, waiting, overlapped]], in which they count once }; waiting is part of exposed.
    */
-  collectives(lod, scene, columns, from, to) {
+  collectives(lod, scene, columns, from, to, chosen) {
     const rows = new Map(), kinds = new Map(), reach = new Map();
     const add = (sums, key, place, ns) => {
       if (!sums.has(key)) sums.set(key, [key, 0, 0, 0, 0]);
       sums.get(key)[place] += ns;
     };
-    eachIn(lod, scene, ["collectives"], from, to, (i) => add(rows, columns.name[i], 1, 1));
+    eachIn(lod, scene, ["collectives"], from, to, (i) => add(rows, columns.name[i], 1, 1), chosen);
     eachIn(lod, scene, ["exposure"], from, to, (i, start, end, track) => {
       const category = lod.category[i], { kind } = scene.collectives[columns.name[i]];
       for (const place of !isExposed(scene, category) ? [4] : category === scene.special.waiting ? [2, 3] : [2]) {
@@ -71,14 +71,17 @@ const OWN = {
         add(kinds, kind || "other", place, Math.max(0, end - Math.max(start, before)));
         reach.set(key, Math.max(before, end));
       }
-    });
+    }, chosen);
     return { rows: [...rows.values()], kinds: [...kinds.values()].map(([kind, , ...times]) => [kind, ...times]) };
   },
 };
 
-/** Return what a range holds, by the name of an answer; of a served page undefined until that has arrived. */
-export function inRange(lod, scene, columns, what, from, to) {
-  return lod.inRange ? lod.inRange(what, from, to) : OWN[what](lod, scene, columns, from, to);
+/**
+ * Return what a range holds, by the name of an answer, on all tracks or some `chosen` ones; of a served page, which has
+ * one run and is asked for all, undefined until that has arrived.
+ */
+export function inRange(lod, scene, columns, what, from, to, chosen = null) {
+  return lod.inRange ? lod.inRange(what, from, to) : OWN[what](lod, scene, columns, from, to, chosen);
 }
 
 /** Return the sum of two figures; null, which is unknown, if one of them is. */

@@ -152,17 +152,17 @@ export class SearchIndex {
     return { names: matches(this.#names), collectives: matches(this.#collectives) };
   }
 
-  /** Return the intervals of lanes of some roles by the numbers of their names, or of their categories. */
-  pick({ roles, field, keys }) {
+  /** Return the intervals of lanes of some roles by the numbers of their names, or of their categories; on all tracks or `chosen` ones. */
+  pick({ roles, field, keys, chosen = null }) {
     const wanted = [];
     for (const key of keys) wanted[key] = 1;
-    return this.#hits("", roles, field === "name" ? this.columns.name : this.lod.category, () => wanted);
+    return this.#hits("", roles, field === "name" ? this.columns.name : this.lod.category, () => wanted, chosen);
   }
 
-  #hits(text, roles, values, wantedOf) {
+  #hits(text, roles, values, wantedOf, tracks = null) {
     const { offsets } = this.lod, lanes = [];
     this.scene.lanes.forEach(({ track, role }, lane) => {
-      if (!roles.includes(role)) return;
+      if (!roles.includes(role) || (tracks && !tracks.includes(track))) return;
       const items = chosen(wantedOf(role), values, offsets[lane], offsets[lane + 1]);
       if (items.length) lanes.push(new LaneHits({ lane, track, role }, items, this.lod));
     });

@@ -69,6 +69,8 @@ export class SearchBar {
 
   constructor({ input, output, searchIndex, plot, navigation, stage, scene, lod, card, host, redraw }) {
     Object.assign(this, { input, output, searchIndex, plot, navigation, stage, scene, lod, card, host, redraw, hits: null, current: null, listed: [], others: 0 });
+    // A page of several runs or steps has neither calls of hosts nor findings.
+    if (!scene.host) Object.assign(input, { placeholder: "Find a kernel or collective  ( / )", ariaLabel: "Find a kernel or collective" });
     input.addEventListener("input", () => {
       clearTimeout(this.#timer);
       this.#timer = setTimeout(() => this.search(input.value), SEARCH_DELAY_MS);
@@ -166,13 +168,14 @@ export class SearchBar {
   report(force = false) {
     const { hits, current } = this;
     this.output.textContent = !hits || hits.count === null ? "" : !hits.count ? (this.others ? `${integer(this.others)} found` : "nothing found") : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
-    if (!(hits?.count || this.others) || this.dismissed || (!force && this.card.key !== null && this.card.key !== "find")) return;
+    const absent = hits?.count === 0 && !this.others && !this.scene.host;
+    if (!(hits?.count || this.others || absent) || this.dismissed || (!force && this.card.key !== null && this.card.key !== "find")) return;
     const { from, to } = this.plot.range, tracks = hits.perTrack(from, to);
     const rows = tracks.slice(0, MAX_TRACKS).map(({ track, count, time }) => [this.scene.tracks[track].label, integer(count), duration(time)]);
     const total = tracks.reduce((sum, { count, time }) => ({ count: sum.count + count, time: sum.time + time }), { count: 0, time: 0 });
     if (tracks.length > 1) rows.push(Object.assign([tracks.length > MAX_TRACKS ? `all ${tracks.length} GPUs` : "total", integer(total.count), duration(total.time)], { className: "total" }));
     const note = element("p", "quiet", `In the visible ${duration(to - from)}. Enter: next hit; Shift+Enter: previous hit.`);
-    this.card.show("find", `“${visible(hits.text)}”`, [...(hits.count ? [table(["GPU", "in view", "time"], rows), note] : []), ...this.listed], { close: () => (this.dismissed = true) });
+    this.card.show("find", `“${visible(hits.text)}”`, [...(hits.count ? [table(["GPU", "in view", "time"], rows), note] : []), ...(absent ? [element("p", "", "Nothing found. Calls of hosts, annotations and findings are not on a page that compares.")] : []), ...this.listed], { close: () => (this.dismissed = true) });
   }
 
   draw(context, view, { chrome }) {
