@@ -117,7 +117,8 @@ def recorded_questions(run: Run, step: RecordedStep) -> Iterator[Question]:
         if late := next((one for one in top_findings(findings_of(run)) if one.kind == "straggler"), None):
             # Where others wait in sends and receives, or hardly, the finding says what lateness costs.
             answer, (ns, of_step) = "yes", late.figure
-            numbers += f"; the first finding on a late rank is {duration(ns)}, {share(of_step)}"
+            gained = "" if late.has_gain else " counted; gain unknown"
+            numbers += f"; the first finding on a late rank is {duration(ns)}, {share(of_step)}{gained}"
         yield ask("straggler", answer, numbers, part)
 
 

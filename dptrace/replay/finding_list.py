@@ -443,16 +443,10 @@ def _only_needed(finding: Finding) -> bool:
 
 
 def _with_unknown(listed: Sequence[Finding], unknown: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Put those of which no gain is known before the first that is shown with less than what they count."""
-    found = list(listed)
-    for finding in sorted(unknown, key=lambda one: -one.counted_ns):
-        smaller = (
-            place
-            for place, one in enumerate(found)
-            if one.is_minor or (one.figure[0] < finding.counted_ns and not _only_needed(one))
-        )
-        found.insert(next(smaller, len(found)), finding)
-    return tuple(found)
+    """Put those of which no gain is known after those with one, and before what gains little: a count is no gain."""
+    counted = sorted(unknown, key=lambda one: -one.counted_ns)
+    shown = [one for one in listed if not one.is_minor]
+    return *shown, *counted, *(one for one in listed if one.is_minor)
 
 
 def _without_path(error: DptraceError, run: Run) -> str:

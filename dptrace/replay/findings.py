@@ -33,7 +33,7 @@ def findings_of(run: Run, progress: Progress = lambda fraction: None) -> tuple[F
     """Return the findings of a run, the greatest gain first, and parts before their whole; computed once.
 
     What gains only once others are gone comes after them, and what gains less than 1 % of a step last. Where a replay
-    can't tell, a finding is placed by the time that it counts, and says why.
+    can't tell, a finding says why, and stands behind those with a gain, by the time that it counts.
     """
     return _once(run, _FINDINGS, lambda: _list_of(run).found(progress))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import dptrace
 from dptrace.analysis.findings.finding import NOTABLY_MORE, Finding, top_findings
 from dptrace.commands.shared.main import cli
 from dptrace.core.units import duration, milliseconds
+from dptrace.replay import finding_list
 from dptrace.replay.finding_list import FindingList
 from dptrace.replay.findings import findings_of
 from dptrace.replay.gains import Measurer
@@ -144,6 +145,38 @@ def test_texts_have_the_list(output: str, job: Path, listed: tuple[Finding, ...]
             assert place >= 0, (part, text)
     if output not in ("view findings", "page"):
         assert not [one.text for one in listed if one.is_minor and one.text[:40] in text]
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Finding, Finding]]:
+    """A job, the finding on its late rank, and another one that counts more; what the others gain, nobody knows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finding_list, "counterfactual", lambda finding, context: "Nobody knows.")
+        plants = [Plant(1, "loader", 2), *(Plant(rank, "pause", 6) for rank in EVERY)]
+        job = planted_job(tmp_path_factory.mktemp("counted") / "job", plants)
+        found = findings_of(dptrace.open(job))
+        yield job, found[0], next(one for one in found if not one.has_gain)
+
+
+def test_what_is_counted_stands_behind_what_gains(counted: tuple[Path, Finding, Finding]) -> None:
+    """However much it counts: nobody knows whether a step would gain it."""
+    _, late, unknown = counted
+
+    assert late.kind == "straggler"
+    assert unknown.counted_ns > late.figure[0] > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("output", TEXTS)
+def test_what_is_counted_does_not_pass_for_a_gain(output: str, counted: tuple[Path, Finding, Finding]) -> None:
+    """In place of a figure, each output says that the gain is unknown; the count is called one."""
+    job, _, unknown = counted
+    text = plain(TEXTS[output][0](job))
+    _, said, between = text[: text.index(unknown.text[:24])].rpartition("gain unknown")
+
+    assert said
+    assert len(between) < 90  # the tags of a page
+    assert ("ms" in between) == ("ms counted" in between)
 
 
 def test_the_jobs_are_of_their_kinds(job: Path, listed: tuple[Finding, ...]) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from dptrace.analysis.cross_rank.transfers import WAIT_FIGURES
 from dptrace.analysis.findings.finding import MIN_SHARE, NOTABLY_MORE, Finding, is_part, top_findings
 from dptrace.analysis.per_gpu.split import KindFigures
-from dptrace.core.units import byte_size, duration, milliseconds, sanitize
+from dptrace.core.units import byte_size, duration, milliseconds, sanitize, share
 from dptrace.run.columns import HEADINGS
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
@@ -38,6 +38,32 @@ def step_label(name: str) -> str:
     return name.removeprefix("ProfilerStep#")
 
 
+GAIN_UNKNOWN = "gain unknown"
+"""In place of a gain, where a replay can't tell."""
+
+
+def figure_words(finding: Finding, known: bool = True) -> tuple[str, str]:
+    """Return the figure that a finding is listed with, and its share of a step; a count does not pass for a gain.
+
+    Args:
+        known: whether the list says what a step gains; otherwise all of it is by what was counted.
+
+    >>> figure_words(Finding("pipeline_bubble", "", "", 201_800_000, 0.92))
+    ('gain unknown', '')
+    >>> figure_words(Finding("pipeline_bubble", "", "", 201_800_000, 0.92), known=False)
+    ('201.8 ms', '92 %')
+    """
+    if known and not finding.has_gain:
+        return GAIN_UNKNOWN, ""
+    ns, of_step = finding.figure
+    return f"{milliseconds(ns)} ms", share(of_step)
+
+
+def gains_known(findings: Iterable[Finding]) -> bool:
+    """Return whether a list says what a step gains: of any finding, that is known."""
+    return any(finding.has_gain for finding in findings)
+
+
 def gain_sentence(finding: Finding) -> str:
     """Return what a step gains without a finding, with its range; or why that is not known.
 
@@ -48,7 +74,7 @@ def gain_sentence(finding: Finding) -> str:
     """
     gain = finding.gain
     if gain.ns is None or gain.marginal_ns is None:
-        return f"{duration(finding.counted_ns)} counted; gain unknown: {gain.reason}"
+        return f"{duration(finding.counted_ns)} counted; {GAIN_UNKNOWN}: {gain.reason}"
     if gain.ns < 0:
         return f"Loses {duration(-gain.ns)} a step: {gain.change}."
     low, high = (duration(ns) if ns else "0" for ns in (gain.low_ns, gain.high_ns))

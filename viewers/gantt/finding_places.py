@@ -18,7 +18,7 @@ from dptrace.core.units import duration, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
-from dptrace.viewers.base.table import gain_sentence, order_sentence
+from dptrace.viewers.base.table import GAIN_UNKNOWN, gain_sentence, order_sentence
 from dptrace.viewers.gantt.chart import WAITING, Chart, Lane, Role, cause_category
 from dptrace.viewers.gantt.gaps import joined
 
@@ -56,8 +56,7 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
     order = order_sentence(first)
     return [
         {
-            "figure": duration(finding.figure[0]),
-            "share": f"{'gain' if finding.has_gain else 'counted'}, {share(finding.figure[1])} of a step",
+            **_figure(finding),
             "text": finding.text,
             "advice": f"{finding.advice} {gain_sentence(finding)} {order if finding is first[0] else ''}".rstrip(),
             "idle": _cause(finding) in CAUSES,
@@ -65,6 +64,15 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
         }
         for finding in first
     ]
+
+
+def _figure(finding: Finding) -> dict[str, str]:
+    """Return what it is shown with: what a step gains; unknown, what it counts."""
+    ns, of_step = finding.figure
+    text, part = duration(ns), f"{share(of_step)} of a step"
+    if finding.has_gain:
+        return {"figure": text, "share": f"gain, {part}"}
+    return {"figure": GAIN_UNKNOWN, "share": f"{text} counted, {part}"}
 
 
 def _as_data(place: Place | None) -> dict[str, Any] | None:

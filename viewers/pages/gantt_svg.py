@@ -26,7 +26,7 @@ from dptrace.viewers.base.headline import drawn_headline, headline
 from dptrace.viewers.base.marks import message, time_axis
 from dptrace.viewers.base.svg import Canvas, shorten, text_width
 from dptrace.viewers.base.svg import svg as message_svg
-from dptrace.viewers.base.table import step_label
+from dptrace.viewers.base.table import GAIN_UNKNOWN, step_label
 from dptrace.viewers.base.time_saved import time_saved_text, titles
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, Strip, chart
 from dptrace.viewers.gantt.finding_places import MOST, counted
@@ -692,7 +692,9 @@ def _annotations(run: Run, layout: SvgLayout) -> list[_Annotation]:
         parts = counted(finding, run, layout.gantt_chart)
         framed = [(one, frames(one.start_ns, one.end_ns, px_ns)) for one in parts]
         marks = [_Mark(one.track, one.role, spans, True) for one, spans in framed if spans]
-        text = f"{finding.text} {duration(finding.figure[0])}, {share(finding.figure[1])} of a step."
+        ns, of_step = finding.figure
+        counted_only = "" if finding.has_gain else f" counted; {GAIN_UNKNOWN}"
+        text = f"{finding.text} {duration(ns)}, {share(of_step)} of a step{counted_only}."
         if parts and not marks:
             first = parts[0]
             marks = [_Mark(first.track, first.role, [(int(first.start_ns[0]), int(first.end_ns.max()))], False)]

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptrace.analysis.findings.finding import nothing_found, top_findings
-from dptrace.core.units import milliseconds, plural, share
+from dptrace.core.units import plural
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import TextTable, escape_markdown, gain_sentence, markdown_lines, order_sentence
+from dptrace.viewers.base.table import (
+    TextTable,
+    escape_markdown,
+    figure_words,
+    gain_sentence,
+    gains_known,
+    markdown_lines,
+    order_sentence,
+)
 from dptrace.viewers.terminal.screen import utilization_sentence
-from dptrace.viewers.terminal.split import minor_sentence, where
+from dptrace.viewers.terminal.split import findings_heading, minor_sentence, where
 from dptrace.viewers.terminal.summary import mean_split, sentence
 from dptrace.viewers.views.compute import kernels_table
 from dptrace.viewers.views.steps import summary_table
@@ -45,13 +53,15 @@ def _findings(run: Run, limit: int) -> Iterator[str]:
     yield from ("## Findings", "")
     if not findings:
         yield f"None: {nothing_found(run.on_cpu, run.is_limited)}"
-    first = top_findings(findings)
+    first, known = top_findings(findings), gains_known(findings)
+    if first and not known:
+        yield from (f"{findings_heading(findings)}:", "")
     if why := order_sentence(first):
         yield from (escape_markdown(why), "")
     for number, finding in enumerate(first[:limit], 1):
-        ns, of_step = finding.figure
+        figure, of_step = figure_words(finding, known)
         text = escape_markdown(f"{finding.text} → {finding.advice}{where(finding)} {gain_sentence(finding)}")
-        yield f"{number}. **{milliseconds(ns)} ms ({share(of_step)})** {text}"
+        yield f"{number}. **{f'{figure} ({of_step})' if of_step else figure}** {text}"
     minor = minor_sentence(findings)
     yield from (*_rest(len(first), limit, "finding"), *(["", escape_markdown(minor)] if minor else []), "")
 

@@ -8,20 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 from dptrace.analysis.findings.finding import nothing_found, top_findings
-from dptrace.core.units import milliseconds, sanitize
+from dptrace.core.units import sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import drawn_headline
 from dptrace.viewers.base.marks import split_by_height
 from dptrace.viewers.base.page import Markup, Section, environment, pictures, section_page, section_styles, sections
-from dptrace.viewers.base.table import MAX_ROWS, gain_sentence, order_sentence
+from dptrace.viewers.base.table import MAX_ROWS, figure_words, gain_sentence, gains_known, order_sentence
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.host import host_data, host_notes
 from dptrace.viewers.gantt.page.data import details, scene
 from dptrace.viewers.gantt.page.document import add_unknown, fitting, gantt_page, run_data
 from dptrace.viewers.pages.gantt_svg import gantt_svg
-from dptrace.viewers.terminal.split import minor_sentence
+from dptrace.viewers.terminal.split import findings_heading, minor_sentence
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS, View
 from dptrace.viewers.views.steps import MAX_BARS
@@ -130,23 +130,22 @@ def _findings(run: Run) -> Markup:
     found = findings_of(run) if run.timelines else ()
     if not found:
         return Markup('<p class="findings">Findings: {}</p>\n').format(nothing_found(run.on_cpu, run.is_limited))
-    entry = Markup(
-        '<li><span class="cost"><b>{} ms</b>{} of the step</span>'
-        '<div><p>{}</p><p class="advice">→ {}</p>{}</div></li>\n'
-    )
+    entry = Markup('<li><span class="cost"><b>{}</b>{}</span><div><p>{}</p><p class="advice">→ {}</p>{}</div></li>\n')
     gain = Markup('<p class="advice">{}</p>')
+    top, known = top_findings(found), gains_known(found)
+    figures = [figure_words(f, known) for f in top]
     entries = (
         entry.format(
-            milliseconds(f.figure[0]),
-            f"{100 * f.figure[1]:.1f} %",
+            figure,
+            f"{100 * f.figure[1]:.1f} % of the step" if of_step else "",
             sanitize(f.text),
             sanitize(f.advice),
             gain.format(sanitize(gain_sentence(f))),
         )
-        for f in top_findings(found)
+        for f, (figure, of_step) in zip(top, figures, strict=True)
     )
     listed = Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
-    words = (order_sentence(found), minor_sentence(found))
+    words = ("" if known else f"{findings_heading(found)}.", order_sentence(found), minor_sentence(found))
     return listed + Markup("").join(
         Markup('<p class="findings">{}</p>\n').format(sanitize(one)) for one in words if one
     )

@@ -35,14 +35,14 @@ from dptrace.analysis.per_gpu.split import (
 from dptrace.comparison.sides import drawn_differences
 from dptrace.comparison.step_alignment import AlignedSteps, align
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
-from dptrace.core.units import byte_size, device_names, duration, milliseconds, plural, sanitize, share
+from dptrace.core.units import byte_size, device_names, duration, plural, sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.fitting import Fitting, heading_words
 from dptrace.viewers.base.headline import drawn_headline
-from dptrace.viewers.base.table import number_table, order_sentence, step_label
+from dptrace.viewers.base.table import figure_words, gains_known, number_table, order_sentence, step_label
 from dptrace.viewers.base.theme import DARK, GLYPHS, PART_COLORS, PART_ORDER, PATTERNS
 from dptrace.viewers.base.theme import OVERLAPPED as THEME_OVERLAPPED
 from dptrace.viewers.base.theme import WAITING as THEME_WAITING
@@ -531,9 +531,12 @@ def _print_findings(run: Run, pen: Pen, console: Console) -> None:
     found = findings_of(run)
     lines = [minor_sentence(found) if found else f"Findings: {nothing_found(run.on_cpu, run.is_limited)}"]
     if shown := top_findings(found):
-        figures = [(f"{milliseconds(one.figure[0])} ms", share(one.figure[1])) for one in shown]
+        figures = [figure_words(one, gains_known(found)) for one in shown]
         width = max(len(figure) for figure, _ in figures)
-        rows = (f"{figure:>{width}} ({of}) {one.text}" for (figure, of), one in zip(figures, shown, strict=True))
+        rows = (
+            f"{figure:>{width}} {f'({of}) {one.text}' if of else f'({duration(one.counted_ns)} counted) {one.text}'}"
+            for (figure, of), one in zip(figures, shown, strict=True)
+        )
         lines = [findings_heading(found), order_sentence(found), *rows, *lines]
     for line in filter(None, lines):
         console.print(Text(pen.text(line), style="bold"), highlight=False)

@@ -22,6 +22,8 @@ from dptrace.viewers.base.table import (
     PATH_KINDS,
     TextTable,
     column_table,
+    figure_words,
+    gains_known,
     order_sentence,
     plain,
     print_text_table,
@@ -78,11 +80,12 @@ def _changes(findings: Sequence[Finding]) -> RenderableType:
     for _ in ("gain", "share"):
         table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
+    known = gains_known(findings)
     for finding in top_findings(findings):
-        ns, part = finding.figure
-        change = finding.gain.change if finding.has_gain else "time that was counted; gain unknown"
+        figure, part = figure_words(finding, known)
+        change = finding.gain.change if finding.has_gain else f"{duration(finding.counted_ns)} counted"
         text = said(finding.text, _LONGEST_CHANGE, 1)
-        table.add_row(f"{milliseconds(ns)} ms", f"({share(part)})", plain(f"{change[:1].upper()}{change[1:]}: {text}"))
+        table.add_row(figure, part and f"({part})", plain(f"{change[:1].upper()}{change[1:]}: {text}"))
     parts += [table, *filter(None, [plain(minor_sentence(findings))])]
     return Group(*parts)
 

@@ -31,7 +31,16 @@ from dptrace.run.run import Run
 from dptrace.run.utilization import Utilization
 from dptrace.viewers.base.fitting import Fitting, text_lines
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import order_heading, plain, rank_label, step_words, wait_cell
+from dptrace.viewers.base.table import (
+    GAIN_UNKNOWN,
+    figure_words,
+    gains_known,
+    order_heading,
+    plain,
+    rank_label,
+    step_words,
+    wait_cell,
+)
 from dptrace.viewers.base.theme import GLYPHS
 
 if TYPE_CHECKING:
@@ -166,14 +175,14 @@ def _findings(run: Run, width: int, most: int, lines: Sequence[int]) -> Iterator
     if not found:
         yield Text(said(f"Findings: {nothing_found(run.on_cpu, run.is_limited)}", width, 2), style="bold")
         return
-    known = any(finding.has_gain for finding in found)
+    known = gains_known(found)
     reasons = {finding.gain.reason for finding in shown}
     if known:
         yield Text(order_heading(shown[:most]), style="bold")
     else:
         why = f"; what a step would gain is unknown: {reasons.pop()}" if len(reasons) == 1 else ""
         yield plain(f"Findings by the time that each counts{why}")
-    yield from _short(shown[:most], width, lines)
+    yield from _short(shown[:most], known, width, lines)
     left = f"{plural(len(shown) - most, 'more finding')}: --findings." if shown[most:] else ""
     if rest := _rest(left, minor_findings(found), width):
         yield plain(rest)
@@ -189,16 +198,17 @@ def _rest(left: str, minor: Sequence[str], width: int) -> str:
     return left
 
 
-def _short(findings: Sequence[Finding], width: int, lines: Sequence[int]) -> Iterator[Text]:
+def _short(findings: Sequence[Finding], known: bool, width: int, lines: Sequence[int]) -> Iterator[Text]:
     """Yield the lines of each finding: its figure and what it is; the range of the figure and what to do.
 
     Args:
+        known: whether the list says what a step gains.
         lines: how many the first one's text, and its advice, may have each, and how many those of the others.
     """
-    figures = [(f"{milliseconds(ns)} ms", share(of)) for ns, of in (finding.figure for finding in findings)]
-    first = max((len(figure) for figure, _ in figures), default=0)
-    heads = [f"{figure:>{first}}  {of:>5}" for figure, of in figures]
-    ranges = [_range(finding) for finding in findings]
+    figures = [figure_words(finding, known) for finding in findings]
+    first = max((len(figure) for figure, of in figures if of), default=0)
+    heads = [f"{figure:>{first}}  {of:>5}" if of else figure for figure, of in figures]
+    ranges = [_range(finding, known) for finding in findings]
     left = max((cell_len(text) for text in (*heads, *ranges)), default=0)
     for place, (finding, head, between) in enumerate(zip(findings, heads, ranges, strict=True)):
         for start, text, style in ((head, finding.text, "bold"), (between, f"→ {_advice(finding)}", "dim")):
@@ -221,11 +231,11 @@ def _advice(finding: Finding) -> str:
     return f"{advice} {gain.reason}"
 
 
-def _range(finding: Finding) -> str:
-    """Return the range of a gain; what it is alone where findings above have a part of it; or that it is unknown."""
+def _range(finding: Finding, known: bool) -> str:
+    """Return the range of a gain, or what it is alone where findings above have a part of it; unknown, what counts."""
     gain = finding.gain
     if gain.ns is None or gain.marginal_ns is None:
-        return "gain unknown"
+        return f"counts {milliseconds(finding.counted_ns)} ms" if known else GAIN_UNKNOWN
     if abs(gain.marginal_ns - gain.ns) > 0.05 * max(gain.ns, gain.marginal_ns):
         return f"alone {duration(gain.ns) if gain.ns > 0 else '0'}"
     if gain.high_ns is None or gain.low_ns is None:

@@ -13,7 +13,7 @@ from dptrace.analysis.findings.finding import Finding, nothing_found, top_findin
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.split import Split, by_kind, overlap_percent
-from dptrace.core.units import byte_size, listed, milliseconds, sanitize, share
+from dptrace.core.units import byte_size, listed, milliseconds, sanitize
 from dptrace.run.columns import HEADINGS, shown_figures
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.nodes import nodes_first
@@ -24,7 +24,9 @@ from dptrace.viewers.base.fitting import Fitting, heading_words
 from dptrace.viewers.base.table import (
     collective_columns,
     column_table,
+    figure_words,
     gain_sentence,
+    gains_known,
     number_table,
     order_sentence,
     plain,
@@ -209,7 +211,7 @@ def findings_list(
     """
     if not findings:
         return Text(f"Findings: {nothing_found(on_cpu, is_limited)}", style="bold")
-    known = any(finding.has_gain for finding in findings)
+    known = gains_known(findings)
     parts: list[RenderableType] = [Text(findings_heading(findings, about), style="bold")]
     reasons = {finding.gain.reason for finding in findings}
     shared = not known and len(reasons) == 1
@@ -220,11 +222,11 @@ def findings_list(
         table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
     for finding in top_findings(findings):
-        figure, of_step = finding.figure
+        figure, of_step = figure_words(finding, known)
         lines = [plain(finding.text), plain(f"→ {finding.advice}{where(finding)}")]
         if not shared:
             lines.append(plain(f"= {gain_sentence(finding)}"))
-        table.add_row(f"{milliseconds(figure)} ms", f"({share(of_step)})", Group(*lines))
+        table.add_row(figure, of_step and f"({of_step})", Group(*lines))
     parts.append(table)
     if minor := minor_sentence(findings):
         parts.append(plain(minor))
@@ -233,8 +235,8 @@ def findings_list(
 
 def findings_heading(findings: Sequence[Finding], about: str = "") -> str:
     """Return the heading of a list of findings: what its figures are."""
-    known = any(finding.has_gain for finding in findings)
-    return f"Findings{about}, by {'what a step gains without each and those above' if known else _COUNTED}"
+    by = "what a step gains without each and those above" if gains_known(findings) else _COUNTED
+    return f"Findings{about}, by {by}"
 
 
 _COUNTED = "the time that each counts"

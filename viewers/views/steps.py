@@ -45,7 +45,15 @@ from dptrace.viewers.base.charts import (
     with_steps,
 )
 from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message, time_axis
-from dptrace.viewers.base.table import TextTable, order_sentence, step_label, wait_cell
+from dptrace.viewers.base.table import (
+    GAIN_UNKNOWN,
+    TextTable,
+    figure_words,
+    gains_known,
+    order_sentence,
+    step_label,
+    wait_cell,
+)
 from dptrace.viewers.base.theme import dark_color
 from dptrace.viewers.views.registry import View
 
@@ -536,17 +544,18 @@ def findings(run: Run) -> Drawing:
     found = findings_of(run)
     if not found:
         return message(FINDINGS_TITLE, NO_FINDING if with_steps(run) else NO_STEP)
-    rows = RowLayout(TALL)
+    rows, known = RowLayout(TALL), gains_known(found)
     marks: list[Box | Label] = []
     for finding in found:
         top = rows.row(_place(finding))
         ns, share = finding.figure
-        counted = "" if finding.has_gain else " (counted; gain unknown)"
-        text = f"{milliseconds(ns)} ms · {100 * share:.1f} % of the step{counted}"
+        text = f"{milliseconds(ns)} ms · {100 * share:.1f} % of the step"
+        if not finding.has_gain:
+            text, ns = f"{GAIN_UNKNOWN}; counts {text}", 0 if known else ns
         tip = f"{finding.text} → {finding.advice}"
         marks.append(Box(0, max(ns, 0), top, top + rows.height, _GAIN, tip))
         marks.append(Label(max(ns, 0), top + rows.height / 2, text))
-    longest = max(1, *(finding.figure[0] for finding in found))
+    longest = max(1, *(finding.figure[0] for finding in found if finding.has_gain or not known))
     subtitle = "Each at the rank and step where it takes most, by what a step would gain once those above it are gone."
     return Drawing(FINDINGS_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), right=220)
 
@@ -567,11 +576,17 @@ def _place(finding: Finding) -> str:
 
 def findings_table(run: Run) -> TextTable:
     """Return each finding with its gain, or what it counts, its text and its advice."""
-    found = [(*f.figure, f) for f in findings_of(run)]
-    rows = tuple((f"{milliseconds(ns)} ms", f"{100 * share:.1f} %", f.text, f.advice) for ns, share, f in found)
+    found = findings_of(run)
+    known = gains_known(found) or not found
+    rows = tuple((*_figure(f, known), f.text, f.advice) for f in found)
     nothing = NO_FINDING if with_steps(run) else NO_STEP
-    note = order_sentence(findings_of(run)) if rows else nothing
-    return TextTable(("gain", "of the step", "what", "what to do"), rows, 4, note)
+    note = order_sentence(found) if rows else nothing
+    return TextTable(("gain" if known else "counted", "of the step", "what", "what to do"), rows, 4, note)
+
+
+def _figure(finding: Finding, known: bool) -> tuple[str, str]:
+    figure, of_step = figure_words(finding, known)
+    return figure, f"{100 * finding.figure[1]:.1f} %" if of_step else f"{milliseconds(finding.counted_ns)} ms counted"
 
 
 FINDINGS_VIEW = View("findings", FINDINGS_TITLE, findings_table, findings, shows_cross_rank=True)
