@@ -98,7 +98,7 @@ def test_runs_are_equal_by_what_they_hold() -> None:
 
 def test_findings_are_those_that_analyze_prints() -> None:
     """Their text, gain and advice, in the same order."""
-    path = TRACES / "ddp_cpu_2ranks"
+    path = TRACES / "ddp_h200_2ranks"
     frame = dptrace.open(path).findings()
     printed = json.loads(CliRunner().invoke(cli, ["analyze", str(path), "--json"]).stdout)["findings"]
     text = " ".join(CliRunner().invoke(cli, ["analyze", str(path), "--findings"]).stdout.split())
@@ -176,6 +176,7 @@ def test_view_names_are_the_views() -> None:
     assert [*NAMES] == [*get_args(ViewName)]
 
 
+@pytest.mark.heavy
 def test_a_run_is_one_line_and_a_small_table() -> None:
     """A notebook shows a run and a comparison in a few lines, whatever their size."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
@@ -257,6 +258,7 @@ def test_a_trace_is_exported_once(tmp_path: Path) -> None:
         dptrace.export_trace(run, tmp_path / "all.txt")
 
 
+@pytest.mark.heavy
 def test_a_plan_is_one_line() -> None:
     """Memory, a predicted step and advice from Python are those of the command line; unknown words are refused."""
     held = dptrace.memory(params=7e9, gpus=8, strategy="zero3")
