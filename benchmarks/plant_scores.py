@@ -46,7 +46,7 @@ def planted(run: dptrace.Run, spans: Mapping[str, Sequence[Sequence[int]]]) -> W
         for start, end in zip(*(model.run.cross_rank.clocks.align(timeline, one) for one in own_spans.T), strict=True):
             cut += np.maximum(np.minimum(begins + own.length_ns, end) - np.maximum(begins, start), 0) * inside
         kept = np.flatnonzero(cut)
-        cuts.append(Excess(number, -1, "", "", "", own.index[kept], own.twin[kept], cut[kept]))
+        cuts.append(Excess(number, -1, "", "", "", "", own.index[kept], own.twin[kept], cut[kept]))
     return WithoutExcesses("nothing planted", tuple(cuts))
 
 

@@ -304,9 +304,11 @@ class _Delay(msgspec.Struct, frozen=True, eq=False):
     ranks: tuple[int, ...]
     """Those that are replayed by this rank, with itself: of many, each for all that are like it."""
     step: str
-    """Empty where the collective that ends it is not known."""
+    """In which it is spent; empty where it is in none."""
+    shows: str
+    """The step in which others wait for it; where the run does not have that, the one in which it is spent."""
     selected: bool
-    """Whether it is in the steps of that run."""
+    """Whether it is spent in the steps of that run."""
 
 
 class _Group(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -360,7 +362,7 @@ class _Group(msgspec.Struct, frozen=True, eq=False, dict=True):
         for delay in self.delays:
             by_step[delay.step] += delay.excess.ns
         least = _NOTABLE_STRAGGLER * max(by_step.values(), default=0)
-        return [step for step, ns in by_step.items() if step and ns >= least]
+        return [step for step, ns in by_step.items() if ns >= least]
 
     @property
     def change(self) -> WithoutExcesses:
@@ -393,7 +395,7 @@ def late_ranks(run: Run, measurer: Measurer) -> list[LateRanks]:
     # What a rank does that stands for many others is none of theirs alone: jitter.
     most = 1 if model.of is None else max(1, round(_MOST_ALIKE * len(model.of.whole.ranks)))
     nodes = ranks_by_node(model.whole)
-    groups = _grouped([delay for delay in delays if len(delay.ranks) <= most], nodes)
+    groups = _grouped([delay for delay in delays if len(delay.ranks) <= most], nodes, _step_names(run))
     large = [group for group in groups if group.ns >= least]
     small = _lost(delay for group in groups if group.ns < least for delay in group.delays)
     told = beyond_noise([(group.cause, _lost(group.delays)) for group in large], small, _steps_of(run))
@@ -447,8 +449,8 @@ def _finding(run: Run, group: _Group, step_ns: float, before: str) -> Finding:
         by_step[delay.step] += delay.excess.ns
         by_place[delay.rank, delay.step] += delay.excess.ns
     steps = group.steps
-    waited = late_arrivals(run.cross_rank, group.ranks, steps)
-    there = late_arrivals(run.cross_rank, [largest.rank], [largest.step])
+    waited = late_arrivals(run.cross_rank, group.ranks, {one.shows for one in group.delays if one.step in steps})
+    there = late_arrivals(run.cross_rank, [largest.rank], [largest.shows])
     late, excess = there if there.number else waited, largest.excess
     own = set(group.ranks)
     waiting = [rank for rank in (waited if waited.number else late).waiting if rank not in own]
@@ -509,7 +511,11 @@ def _of_node(run: Run, group: _Group, finding: Finding, node: str, ranks: int) -
 
 
 def _steps_of(run: Run) -> int:
-    return len({name for timeline in run.timelines for name in timeline.windows.names})
+    return len(_step_names(run))
+
+
+def _step_names(run: Run) -> set[str]:
+    return {name for timeline in run.timelines for name in timeline.windows.names}
 
 
 def _what_follows(model: Model, excess: Excess) -> str:
@@ -522,14 +528,12 @@ def _delays(every: Sequence[Excess], run: Run, model: Model) -> Iterator[_Delay]
     """Yield the excesses of a run's ranks in all steps."""
     whole = model.run.cross_rank.matches
     ranks = {index: model.run.timelines[number].rank for number, (index, _) in enumerate(model.place)}
-    selected, stands = set(run.ranks), _stands_for(model)
-    known = {step for timeline in run.timelines for step in timeline.windows.names}
+    selected, stands, known = set(run.ranks), _stands_for(model), _step_names(run)
     for excess in every:
-        step = str(whole.step[excess.instance]) if excess.instance >= 0 else ""
-        if ranks[excess.process] in selected:
-            inside = step in known or (not step and not run.has_selected_steps)
-            rank = ranks[excess.process]
-            yield _Delay(excess, rank, stands.get(rank, (rank,)), step, inside)
+        shows = str(whole.step[excess.instance]) if excess.instance >= 0 else ""
+        if (rank := ranks[excess.process]) in selected:
+            shows, inside = shows if shows in known else excess.step, excess.step in known
+            yield _Delay(excess, rank, stands.get(rank, (rank,)), excess.step, shows, inside)
 
 
 def _stands_for(model: Model) -> dict[int, tuple[int, ...]]:
@@ -551,15 +555,20 @@ def _without_core(delays: Sequence[_Delay], waits: CoreWaits, on_cpu: bool) -> l
     ]
 
 
-def _grouped(delays: Sequence[_Delay], nodes: Mapping[str, Sequence[int]]) -> list[_Group]:
-    """Group delays by root cause, the largest first; those of the ranks of a late node together."""
+def _grouped(delays: Sequence[_Delay], nodes: Mapping[str, Sequence[int]], known: set[str]) -> list[_Group]:
+    """Group delays by root cause, the largest first; those of the ranks of a late node together.
+
+    Args:
+        known: the steps that findings are about. A group that is not late in them has what others wait for there.
+    """
     lost = [Lost(d.rank, d.excess.cause, d.excess.what, d.excess.where, d.excess.ns) for d in delays]
     groups: dict[tuple[object, ...], list[_Delay]] = {}
     keys = by_node(root_causes(lost), [delay.ranks for delay in delays], [one.ns for one in lost], nodes)
     for key, delay in zip(keys, delays, strict=True):
         groups.setdefault(key, []).append(delay)
-    found = [
-        _Group(str(key[0]), tuple(one for one in own if one.selected), tuple(one.excess for one in own))
-        for key, own in groups.items()
-    ]
+    found = list[_Group]()
+    for key, own in groups.items():
+        chosen = [one for one in own if one.selected]
+        chosen = chosen or [replace(one, step=one.shows) for one in own if one.step and one.shows in known]
+        found.append(_Group(str(key[0]), tuple(chosen), tuple(one.excess for one in own)))
     return sorted(found, key=lambda group: -group.ns)

@@ -87,7 +87,7 @@ def _shared(rank: int, label: Label, own: Pieces, more: Int64) -> Excess:
     """Return what a rank pauses, but for what it pauses more than others in each step: that is of its longest."""
     kept = cut_longest(own.length_ns, own.segment - 1, more)
     cut = np.maximum(own.length_ns - np.maximum(kept, KEPT_NS), 0)
-    return Excess(rank, -1, *label, own.index, own.twin, cut)
+    return Excess(rank, -1, "", *label, own.index, own.twin, cut)
 
 
 def _finding(run: Run, label: Label, before: str, names: Sequence[str], ns: Int64, step_ns: float) -> Finding:

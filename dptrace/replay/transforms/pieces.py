@@ -15,6 +15,7 @@ from dptrace.core.intervals import Int64, unique
 from dptrace.readers.communication import C10D_PREFIX
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.model import TaskKind, is_one_of
+from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.tasks import host_pieces
 from dptrace.timeline.model import HostCause, HostLabel
 from dptrace.timeline.steps import WRAPPER
@@ -35,6 +36,8 @@ class Pieces(Columns, frozen=True):
     """Number of program points before it."""
     at_ns: Int64
     """When each call or launch starts, and the call after each pause."""
+    step: Int64
+    """Number of its step, in which most of it lies, among those of its process: -1 before the first."""
     index: Int64
     """Of its task, or -1 - that of its edge."""
     twin: Int64
@@ -115,8 +118,16 @@ def pieces_of_host(model: Model, rank: int, points: Int64, labels: dict[Label, i
     before = np.where(graph.kind[source] == TaskKind.MARK, -1, graph.name[source]).astype(np.int64)
     between = base + (before + 1) * base + graph.name[target]
     place = np.where(pieces.index >= 0, graph.name[np.maximum(pieces.index, 0)], between)
-    segment = np.searchsorted(points, pieces.at_ns)
-    return Pieces(pieces.length_ns, segment, pieces.at_ns, pieces.index, pieces.twin, label, named, place).by_segment()
+    segment, step = np.searchsorted(points, pieces.at_ns), _step_at(process, middle)
+    return Pieces(
+        pieces.length_ns, segment, pieces.at_ns, step, pieces.index, pieces.twin, label, named, place
+    ).by_segment()
+
+
+def _step_at(process: Process, at_ns: Int64) -> Int64:
+    """Return the number of the step at some times; a mark is the end of the step before it."""
+    step: Int64 = np.searchsorted(process.host.start_ns[process.host.marks], at_ns) - 1
+    return step
 
 
 def _is_node(label: Label) -> bool:
@@ -164,4 +175,5 @@ def pieces_of_device(model: Model, rank: int, points: Int64, labels: dict[Label,
     label = np.array(known, np.int64)[label]
     segment, none = np.searchsorted(points, at), np.full(len(task), -1)
     place = graph.name[task].astype(np.int64)
-    return Pieces(graph.duration_ns[task], segment, at, task, none, label, label, place).by_segment()
+    step = _step_at(process, at)
+    return Pieces(graph.duration_ns[task], segment, at, step, task, none, label, label, place).by_segment()

@@ -49,6 +49,7 @@ from dptrace.replay.transforms.roles import (
     same_program,
 )
 from dptrace.replay.transforms.stages import longer_by_step
+from dptrace.timeline.steps import WHOLE_TRACE
 
 _MIN_NS = 50_000
 """Smallest excess that counts, as for a late arrival."""
@@ -74,6 +75,8 @@ class Excess(msgspec.Struct, frozen=True, eq=False, dict=True):
     instance: int
     """The matched collective whose launch ends the segment, or of a step the one launched after its largest piece, or
     its last; -1 after the last of all."""
+    step: str
+    """In which the rank spends it; empty where it is in none."""
     cause: str
     """One of :data:`~dptrace.analysis.cross_rank.stragglers.CAUSES`."""
     what: str
@@ -150,7 +153,7 @@ def excesses(model: Model) -> tuple[Excess, ...]:
     Raises:
         DptraceError: the run has one process, so that there is nothing to compare.
     """
-    return tuple(excess for cuts in _cuts(model) for excess in _parts(cuts))
+    return tuple(excess for cuts in _cuts(model) for excess in _parts(model, cuts))
 
 
 class _Cuts(msgspec.Struct, frozen=True, eq=False):
@@ -159,6 +162,7 @@ class _Cuts(msgspec.Struct, frozen=True, eq=False):
     rank: Int64
     """Index of its process, ascending."""
     instance: Int64
+    step: Int64
     index: Int64
     twin: Int64
     label: Int64
@@ -204,10 +208,7 @@ def _in_steps(process: Process, shared: Sequence[str], pieces: Pieces) -> Pieces
     """Return the pieces outside of steps that some rank has not recorded, or not whole: waits may be among those."""
     if {*process.step_names} <= {*shared} or not {*process.step_names} & {*shared}:
         return pieces
-    starts, names = process.host.start_ns[process.host.marks], np.array([*process.step_names, shared[0]], object)
-    # A pause that ends with a mark is of the step before it.
-    step = np.searchsorted(starts, pieces.at_ns) - 1
-    return pieces.take(np.isin(names[step], shared))
+    return pieces.take(np.isin(np.array([*process.step_names, shared[0]], object)[pieces.step], shared))
 
 
 _Found = tuple[int, Pieces, Int64, Int64]
@@ -291,7 +292,7 @@ def _named(found: Sequence[_Found], peers: Peers, launched: Int64, labels: Mappi
         else:
             instance = np.full(len(rank), -1)
         label = np.array([name[key] for key in zip(rank.tolist(), own.label.tolist(), strict=True)], np.int64)
-        yield _Cuts(process, instance, own.index, own.twin, label, tuple(labels), cut)
+        yield _Cuts(process, instance, own.step, own.index, own.twin, label, tuple(labels), cut)
 
 
 def _next_launched(launched: Int64, process: Int64, at_ns: Int64, end_ns: Int64) -> Int64:
@@ -383,8 +384,8 @@ def _cut(
     return own.take(chosen), rank[chosen], cut[cut > 0]
 
 
-def _parts(cuts: _Cuts) -> Iterator[Excess]:
-    """Divide the cuts of a segment by rank and label; many small ones are a slower host, or slower compute."""
+def _parts(model: Model, cuts: _Cuts) -> Iterator[Excess]:
+    """Divide the cuts of a segment by rank, label and step; many small ones are a slower host, or slower compute."""
     keys, first, of = np.unique(cuts.rank * len(cuts.labels) + cuts.label, return_index=True, return_inverse=True)
     ranks, labels = cuts.rank[first], cuts.label[first]
     ns = np.bincount(of, cuts.cut_ns)
@@ -396,5 +397,11 @@ def _parts(cuts: _Cuts) -> Iterator[Excess]:
             name = ("compute", "", "") if name[0] == "compute" else MANY
         part[place] = parts.setdefault((int(ranks[place]), name), len(parts))
     for (rank, name), own in zip(parts, members(part[of], len(parts)), strict=True):
-        largest = own[int(cuts.cut_ns[own].argmax())]
-        yield Excess(rank, int(cuts.instance[largest]), *name, cuts.index[own], cuts.twin[own], cuts.cut_ns[own])
+        recorded = model.processes[rank].step_names
+        names = (*recorded, "") if recorded else (WHOLE_TRACE,)
+        for step in unique(cuts.step[own]).tolist():
+            mine = own[cuts.step[own] == step]
+            largest = mine[int(cuts.cut_ns[mine].argmax())]
+            yield Excess(
+                rank, int(cuts.instance[largest]), names[step], *name, *(getattr(cuts, each)[mine] for each in _CUT)
+            )

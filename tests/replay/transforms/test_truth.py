@@ -324,6 +324,29 @@ def test_what_ends_a_step_belongs_to_it(tmp_path: Path) -> None:
     assert [by_step[f"ProfilerStep#{number}"] / 1e6 for number in range(STEPS)] == pytest.approx([40] * STEPS, rel=0.1)
 
 
+def test_a_delay_belongs_to_the_step_that_spends_it(tmp_path: Path) -> None:
+    """Not to the next one, in which the others wait for it: the optimizer comes after a step's last collective."""
+    recorded = opened(tmp_path, data_parallel, 3, (Plant(1, "optimizer", 40),))
+    every = {f"ProfilerStep#{number}" for number in range(STEPS)}
+
+    for steps in (None, (3, 4), 0, STEPS - 1):
+        run = recorded if steps is None else recorded.select(steps=steps)
+        (late,) = [one for one in findings_of(run) if one.kind == "straggler"]
+        lost = late.evidence.to_dict()["lost_by_step_ns"]
+        assert set(lost) == every & set(run.timelines[0].windows.names)
+        assert [ns / 1e6 for ns in lost.values()] == pytest.approx([40] * len(lost), rel=0.05)
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_a_step_that_waits_for_the_one_before_it_names_who_is_late(step: int, tmp_path: Path) -> None:
+    """Rank 2 is late at the end of step 3, and the others wait for it in step 4."""
+    recorded = opened(tmp_path, data_parallel, 3, (Plant(2, "optimizer", 120, (3,)),)).select(steps=step)
+
+    (late,) = [one.evidence.to_dict() for one in findings_of(recorded) if one.kind == "straggler"]
+    assert late["ranks"] == [2]
+    assert late["lost_by_step_ns"] == {f"ProfilerStep#{step}": pytest.approx(120e6, rel=0.05)}
+
+
 def test_of_three_stages_two_are_not_late(tmp_path: Path) -> None:
     """Two take 48 ms longer than the first, which has less to do, as where it computes no gradient of its input."""
     both = Plant(1, "W", 4), Plant(2, "W", 4)
