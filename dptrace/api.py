@@ -136,6 +136,7 @@ def open(
 
     Raises:
         DptraceError: the message names the file, what is wrong with it, and what to do.
+        TypeError: a path is no path.
     """
     from dptrace.load.open import open_run
     from dptrace.readers.discovery import path_text
@@ -143,6 +144,9 @@ def open(
 
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
+    for path in paths:
+        if not isinstance(path, str | PathLike):
+            raise TypeError(f"dptrace.open takes paths, as text or os.PathLike, not {path!r}.")
     if window is not None and (isinstance(window, bool) or not isinstance(window, Integral)):
         raise UsageError(f"window={window!r}: the number of a window is an integer from 1.")
     patterns = (comm_patterns,) if isinstance(comm_patterns, str) else tuple(comm_patterns)

@@ -280,3 +280,9 @@ def test_a_message_is_one_line() -> None:
     for wrong in ({"size_bytes": 208e6, "gpus": 1}, {"size_bytes": 0}, {"size_bytes": 1, "link": "wire"}):
         with pytest.raises(dptrace.UsageError):
             dptrace.predict_message(**wrong)
+
+
+def test_what_is_no_path_is_refused() -> None:
+    """With a sentence, not as a file of that name."""
+    with pytest.raises(TypeError, match=r"takes paths.* not None"):
+        dptrace.open(None)  # type: ignore[arg-type]

@@ -50,6 +50,16 @@ def test_kernels_are_listed_with_short_names(folder: Path) -> None:
     assert "at::native::FillFunctor" in run(folder, "--full-names").stdout
 
 
+def test_rows_of_one_name_are_told_apart_on_a_narrow_terminal(folder: Path) -> None:
+    """Other columns leave before those that say which operator it is."""
+    result = CliRunner(env={"COLUMNS": "110"}).invoke(cli, ["kernels", str(folder), "--by", "operator"])
+    left = result.stdout.partition("Left out at")[2]
+
+    assert "% of compute" in left
+    assert "outermost" not in left
+    assert "phase" not in left
+
+
 def test_json_and_csv_have_the_rows_and_what_they_add_up_to(folder: Path) -> None:
     """Times in ns; FLOPs are null without a formula or shapes; in CSV, lists are JSON in one field."""
     content = json.loads(run(folder, "--json").stdout)

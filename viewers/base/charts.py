@@ -14,7 +14,7 @@ from dptrace.analysis.memory.usage import DeviceMemory, MemoryKind, total_bytes
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import OVERLAPPED_LABEL, Part, waiting_label
 from dptrace.core.intervals import Int64
-from dptrace.core.units import milliseconds
+from dptrace.core.units import duration, milliseconds
 from dptrace.run.memory import DeviceReport
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
@@ -30,6 +30,8 @@ DENSE = 48
 """Number of bars from which they are drawn flat."""
 _GAP = 6.0
 """Between two rows, in pixels."""
+_LEAST_MS = 10_000
+"""Time in ns from which a number of ms has a digit that counts."""
 _UNDER = 4.0
 """Height in pixels of the line for overlapped communication."""
 
@@ -119,12 +121,17 @@ def bar_chart(title: str, subtitle: str, bars: Sequence[Bar], height: float, rig
             rows.head(bar.head)
         top, whole = rows.row(bar.tick), sum(ns for _, ns, _ in bar.parts)
         marks += _parts(bar, top, height, whole)
-        marks.append(Label(whole, top + height / 2, f"{milliseconds(whole)} ms{bar.after}"))
+        marks.append(Label(whole, top + height / 2, f"{_time(whole)}{bar.after}"))
         longest = max(longest, whole)
     legend = [Entry(color, name) for color, name in _legend(bars).items()]
     if any(bar.under for bar in bars):
         legend.append(Entry(theme.OVERLAPPED, f"{OVERLAPPED_LABEL}: under compute, drawn below the bar"))
     return Drawing(title, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), tuple(legend), right=right)
+
+
+def _time(ns: float) -> str:
+    """Write a time in ms, as the tables do; one that would be 0.00 ms in its own unit."""
+    return duration(ns) if 0 < ns < _LEAST_MS else f"{milliseconds(ns)} ms"
 
 
 def _legend(bars: Sequence[Bar]) -> dict[str, str]:
@@ -146,12 +153,14 @@ def _parts(bar: Bar, top: float, height: float, whole: float) -> Iterator[Box]:
     at = 0.0
     for name, ns, color in bar.parts:
         if ns > 0:
-            time, part = f"{milliseconds(ns)} ms", share(ns, whole)
-            tip = f"{bar.name}: {name} {time}, {part}"
-            yield Box(at, at + ns, top, top + height, color, tip, (f"{time} · {part}", part), theme.ink_on(color))
+            time, part = _time(ns), share(ns, whole)
+            # The time at the end of a bar is that of its only part.
+            texts = (f"{time} · {part}", part) if ns < whole else ()
+            tip = f"{bar.name}: {name} {time}{f', {part}' if texts else ''}"
+            yield Box(at, at + ns, top, top + height, color, tip, texts, theme.ink_on(color))
             at += ns
     if bar.under > 0:
-        tip = f"{bar.name}: {OVERLAPPED_LABEL} {milliseconds(bar.under)} ms"
+        tip = f"{bar.name}: {OVERLAPPED_LABEL} {_time(bar.under)}"
         yield Box(0, bar.under, top + height, top + height + _UNDER, theme.OVERLAPPED, tip)
 
 

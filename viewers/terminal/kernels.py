@@ -113,8 +113,10 @@ _SPREAD: dict[str, Cell] = {
 
 _LEAVING = (
     *("p95 µs", "launch delay µs", "max / median", "slowest rank", "p50 µs", "bytes a call", "GB/s", "GFLOP a call"),
-    *("backward of", "phase", "outermost", "type", "FX nodes", "module", "% of compute", "mean µs"),
-    *("recompute ms", "collectives ms", "kind", "launches", "TFLOP/s"),
+    *("% of compute", "mean µs", "FX nodes", "recompute ms", "collectives ms", "kind", "launches", "TFLOP/s"),
+    *("% of roof", "calls", "% of step"),
+    # What tells rows of one name apart stays longest.
+    *("module", "backward of", "type", "phase", "outermost"),
 )
 """Columns that a narrow terminal goes without, in this order."""
 

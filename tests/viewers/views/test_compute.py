@@ -9,6 +9,8 @@ import pytest
 import dptrace
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.charts import Bar, bar_chart
 from dptrace.viewers.base.marks import Box, Dot, Label, Line
 from dptrace.viewers.views.compute import kernels, kernels_table, roofline, roofline_table
 from tests.support.layered_files import layered_file
@@ -26,6 +28,19 @@ def test_boxes_are_the_time_of_each_kernel(run: Run) -> None:
     totals = kernel_summary(run, "kernel").totals
 
     assert sum(one["total_ns"] for one in totals.values()) / 6 == pytest.approx(drawn)
+
+
+def test_a_kernel_of_one_phase_has_no_share_of_itself(run: Run) -> None:
+    """Its share of all kernels stands at its end, and no time is written as 0."""
+    drawn = kernels(run)
+    boxes = [mark for mark in drawn.marks if isinstance(mark, Box)]
+    labels = [mark.text for mark in drawn.marks if isinstance(mark, Label)]
+
+    assert any(not box.texts for box in boxes)
+    assert not any("100.0 %" in text for box in boxes for text in (box.tip, *box.texts))
+    bar = Bar("copy", "copy", [("Memory", 4_670.0, theme.MEMORY)])
+    labels += [mark.text for mark in bar_chart("", "", [bar], 20).marks if isinstance(mark, Label)]
+    assert "4.67 µs" == labels[-1]
 
 
 def test_the_table_has_a_row_for_each_kernel(run: Run) -> None:
