@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import dptrace
-from dptrace.analysis.findings.finding import NOTABLY_MORE, Finding, top_findings
+from dptrace.analysis.findings.finding import NOTABLY_MORE, Finding, Gain, top_findings
 from dptrace.commands.shared.main import cli
 from dptrace.core.units import duration, milliseconds
 from dptrace.replay import finding_list
@@ -24,6 +24,7 @@ from dptrace.replay.gains import Measurer
 from dptrace.replay.whatif import replay_of_some
 from dptrace.viewers.base.table import order_sentence
 from dptrace.viewers.gantt.finding_places import MOST
+from dptrace.viewers.terminal.split import minor_sentence
 from tests.support.paths import TRACES
 from tests.support.planted import Plant, planted_job
 from tests.support.programs import Plant as Slow
@@ -177,6 +178,15 @@ def test_what_is_counted_does_not_pass_for_a_gain(output: str, counted: tuple[Pa
     assert said
     assert len(between) < 90  # the tags of a page
     assert ("ms" in between) == ("ms counted" in between)
+
+
+def test_little_gains_are_those_after_the_others() -> None:
+    """A finding may gain much alone, of which those above it have all."""
+    late = Finding("straggler", "", "", 10, 0.1, gain=Gain("level", 10, 9, 11, 10, 0.1))
+    hidden = Finding("exposed_comm", "", "", 8, 0.08, gain=Gain("none", 8, 7, 9, 0, 0.0))
+
+    assert minor_sentence([late, hidden]).startswith("Once those above are gone")
+    assert minor_sentence([hidden]).startswith("A step")
 
 
 def test_the_jobs_are_of_their_kinds(job: Path, listed: tuple[Finding, ...]) -> None:

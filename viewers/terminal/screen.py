@@ -184,15 +184,15 @@ def _findings(run: Run, width: int, most: int, lines: Sequence[int]) -> Iterator
         yield plain(f"Findings by the time that each counts{why}")
     yield from _short(shown[:most], known, width, lines)
     left = f"{plural(len(shown) - most, 'more finding')}: --findings." if shown[most:] else ""
-    if rest := _rest(left, minor_findings(found), width):
+    if rest := _rest(left, "Under 1 % after those above" if shown else "Under 1 %", minor_findings(found), width):
         yield plain(rest)
 
 
-def _rest(left: str, minor: Sequence[str], width: int) -> str:
+def _rest(left: str, under: str, minor: Sequence[str], width: int) -> str:
     """Return a line on what is left, with as many of the minor findings as fit."""
     for count in range(len(minor), 0, -1):
         others = f" and {len(minor) - count} more" if count < len(minor) else ""
-        line = f"{left} Under 1 %: {', '.join(minor[:count])}{others}.".strip()
+        line = f"{left} {under}: {', '.join(minor[:count])}{others}.".strip()
         if cell_len(line) <= width:
             return line
     return left

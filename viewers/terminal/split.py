@@ -243,9 +243,10 @@ _COUNTED = "the time that each counts"
 
 
 def minor_sentence(findings: Sequence[Finding]) -> str:
-    """Return which findings would each gain less than 1 % of a step, alike ones with the most; empty for none."""
+    """Return which findings gain less than 1 % of a step after those above, alike ones with the most; "" for none."""
     listed = ", ".join(minor_findings(findings))
-    return f"A step would gain less than 1 % without each of these: {listed}." if listed else ""
+    who = "Once those above are gone, a step" if top_findings(findings) else "A step"
+    return f"{who} would gain less than 1 % without each of these: {listed}." if listed else ""
 
 
 def where(finding: Finding) -> str:
