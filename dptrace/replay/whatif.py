@@ -143,11 +143,14 @@ def doubts_of_replay(question: Question) -> Sequence[Doubt]:
 
 
 def _about_absent(question: Question) -> Sequence[Doubt]:
-    """Check whether ranks that were not recorded decide."""
+    """Check whether ranks that were not recorded, or transfers that look like waiting for them, may decide."""
     found, model = [], question.model
     lacking = model.run.world_size - len(model.whole.ranks)
     if question.absent_share > _MAX_ABSENT:
-        text = f"The step is set by ranks that were not recorded ({share(question.absent_share)} of it)."
+        text = (
+            "Ranks wait in collectives that lack ranks: whether these come late or the transfer takes long is unknown, "
+            f"and either may set {share(question.absent_share)} of the step."
+        )
         found.append(Doubt("absent_ranks", text, not 0 < lacking <= _MOST_ABSENT * model.run.world_size))
     elif lacking > 0 and question.changes and model.bounds_absent:
         text = (

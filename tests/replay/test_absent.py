@@ -219,3 +219,5 @@ def test_what_the_replay_does_not_explain_no_verb_tells(tmp_path: Path, monkeypa
     assert {None} == {finding.gain.ns for finding in findings_of(run)}
     assert {path.doubts[0].text} == {finding.gain.reason for finding in findings_of(run)}
     assert "absent_ranks" == path.to_dict()["doubts"][0]["kind"]
+    # No rank is accused that nobody recorded: the transfer may be what takes long.
+    assert "transfer" in path.doubts[0].text
