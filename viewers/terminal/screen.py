@@ -86,24 +86,27 @@ def _parts(run: Run, width: int, findings: int, ranks: int, lines: Sequence[int]
         yield plain(said(efficiency, width, 1))
     yield ""
     yield from _findings(run, width, findings, lines)
+    selected = [note for note in run.notes if note.startswith(SELECTED)]
+    yield from (_note(note, width) for note in selected)
     if len(run.splits) > 1 and found is not None:
         yield ""
         yield _ranks(run, ranks)
     yield from (plain(text) for text in pipeline_sentences(run.pipelines))
     # What was left out, or is unknown, matters more than what was inferred.
     ordered = {
-        note: 4 * note.startswith(SELECTED)
-        + 4 * ("--ignore" in note)
-        + 2 * note.startswith("Left out")
-        + ("unknown" in note)
+        note: 4 * ("--ignore" in note) + 2 * note.startswith("Left out") + ("unknown" in note)
         for note in (*run.notes, *analysis.notes)
-        if note not in several
+        if note not in (*several, *selected)
     }
     notes = sorted(ordered, key=lambda note: -ordered[note])
     if notes:
         more = f" ({plural(len(notes) - 1, 'more note')}: --notes)" if notes[1:] else ""
-        yield Text("! ", style="yellow").append_text(plain(said(notes[0], width - 2, 2, more)))
+        yield _note(notes[0], width, more)
     yield Text(_MORE, style="dim")
+
+
+def _note(note: str, width: int, more: str = "") -> Text:
+    return Text("! ", style="yellow").append_text(plain(said(note, width - 2, 2, more)))
 
 
 def pipeline_sentences(pipelines: Sequence[Pipeline]) -> Iterator[str]:
