@@ -170,11 +170,12 @@ class Measurer:
         return GainEstimate(gain, lambda: _pace(model, bounded))
 
     def as_late(self, then: str) -> str:
-        """Say that a gain is unknown, since ranks that were not recorded may hide it; empty where none can."""
+        """Say that a gain is unknown, since ranks may hide it that collectives lack; empty where none can."""
         if self.replay.held is None:
             return ""
-        absent = self.replay.whole.cross_rank.not_recorded or "ranks were not recorded"
-        return f"Can't tell: {absent}, and may be as late as the others; then {then}."
+        absent = self.replay.whole.cross_rank.not_recorded
+        who = f"{absent}, and" if absent else "collectives lack ranks, which"
+        return f"Can't tell: {who} may be as late as the others; then {then}."
 
     def _per_step(self, before: StepLengths, after: StepLengths) -> NDArray[np.float64]:
         """Return how much shorter each step is, of the mean timeline; what comes before the first counts in none."""

@@ -204,7 +204,7 @@ def _not_in_mean(devices: Sequence[DeviceFigures]) -> list[str]:
     ranks = [str(rank) for rank in sorted({timeline.rank for timeline in out})]
     who = f"Rank {ranks[0]} is" if len(ranks) == 1 else f"Ranks {listed(ranks, 8)} are"
     whys = " and ".join(dict.fromkeys(REASONS[premise] for timeline in out for premise in timeline.lacks))
-    return [f"{who} not in the mean step, the headline and the findings: there, {whys}."]
+    return [f"{who} not in the mean step, the headline and what findings count: there, {whys}."]
 
 
 _NOTABLE = 0.01

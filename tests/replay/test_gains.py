@@ -296,3 +296,16 @@ def test_all_ranks_that_wait_are_named(tmp_path: Path) -> None:
     finding = next(one for one in findings_of(dptrace.open(tmp_path)) if one.evidence.rank == 1)
 
     assert [0, 2] == finding.evidence.to_dict()["waiting_ranks"]
+
+
+@pytest.mark.parametrize(("missing", "said"), [((1,), "rank 1 was not recorded"), ((), "collectives lack ranks")])
+def test_only_ranks_without_a_file_were_not_recorded(missing: tuple[int, ...], said: str, tmp_path: Path) -> None:
+    """A collective may lack a rank whose file is there, but does not have it."""
+    folder = planted_job(tmp_path / "run")
+    for rank in missing:
+        (folder / f"rank{rank}.json").unlink()
+    measurer = Measurer(dptrace.open(folder).replay)
+    vars(measurer.replay)["held"] = measurer.replay.model
+
+    assert said in measurer.as_late("it gains nothing")
+    assert bool(missing) == ("not recorded" in measurer.as_late("it gains nothing"))
