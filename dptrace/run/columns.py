@@ -436,7 +436,11 @@ FINDINGS = (
         "Int64",
         "how much shorter a step would be without it alone; missing where a replay can't tell",
     ),
-    *columns("gain_low_ns gain_high_ns", "Int64", "its range, up to what it gains once those above it are gone"),
+    *columns(
+        "gain_low_ns gain_high_ns",
+        "Int64",
+        "the range of gain_ns; its upper end is at least gain_next_ns, which may be below",
+    ),
     Column(
         "gain_next_ns",
         "Int64",

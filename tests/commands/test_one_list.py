@@ -22,6 +22,7 @@ from dptrace.replay.finding_list import FindingList
 from dptrace.replay.findings import findings_of
 from dptrace.replay.gains import Measurer
 from dptrace.replay.whatif import replay_of_some
+from dptrace.run.columns import FINDINGS
 from dptrace.viewers.base.table import order_sentence
 from dptrace.viewers.gantt.finding_places import MOST
 from dptrace.viewers.terminal.split import minor_sentence
@@ -178,6 +179,16 @@ def test_what_is_counted_does_not_pass_for_a_gain(output: str, counted: tuple[Pa
     assert said
     assert len(between) < 90  # the tags of a page
     assert ("ms" in between) == ("ms counted" in between)
+
+
+def test_a_range_is_that_of_the_gain_alone(listed: tuple[Finding, ...]) -> None:
+    """What is left of it after others may be below; where it is more, the range reaches up to it."""
+    for gain in (one.gain for one in listed if one.has_gain):
+        low, alone, after, high = (ns or 0 for ns in (gain.low_ns, gain.ns, gain.marginal_ns, gain.high_ns))
+        assert low <= alone <= high
+        assert after <= high
+    (said,) = (column.doc for column in FINDINGS if column.name == "gain_low_ns")
+    assert "of gain_ns" in said
 
 
 def test_little_gains_are_those_after_the_others() -> None:
