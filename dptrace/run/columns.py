@@ -439,7 +439,7 @@ FINDINGS = (
     *columns(
         "gain_low_ns gain_high_ns",
         "Int64",
-        "the range of gain_ns; its upper end is at least gain_next_ns, which may be below",
+        "the range of gain_ns; gain_next_ns may lie below it",
     ),
     Column(
         "gain_next_ns",

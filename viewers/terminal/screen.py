@@ -187,7 +187,7 @@ def _findings(run: Run, width: int, most: int, lines: Sequence[int]) -> Iterator
         yield plain(f"Findings by the time that each counts{why}")
     yield from _short(shown[:most], known, width, lines)
     left = f"{plural(len(shown) - most, 'more finding')}: --findings." if shown[most:] else ""
-    if rest := _rest(left, "Under 1 % after those above" if shown else "Under 1 %", minor_findings(found), width):
+    if rest := _rest(left, "Then under 1 %" if shown else "Under 1 %", minor_findings(found), width):
         yield plain(rest)
 
 
@@ -243,7 +243,8 @@ def _range(finding: Finding, known: bool) -> str:
         return f"alone {duration(gain.ns) if gain.ns > 0 else '0'}"
     if gain.high_ns is None or gain.low_ns is None:
         return ""
-    return f"{milliseconds(gain.low_ns)}–{milliseconds(gain.high_ns)}"
+    low, high = (number(round(ns / 1e6, 4)) for ns in (gain.low_ns, gain.high_ns))
+    return f"{low}–{high} ms"
 
 
 def _ranks(run: Run, most: int) -> Fitting:

@@ -53,8 +53,8 @@ SYNCHRONIZING_ADVICE = (
     "after the launches."
 )
 PYTHON_ADVICE = (
-    "Find the Python code there: sleep, I/O, locks, logging, checkpoints, garbage collection. A recording "
-    "with_stack=True names the function."
+    "Find the Python code that runs then: sleep, I/O, locks, logging, checkpoints, garbage collection. A "
+    "recording with_stack=True names the function."
 )
 UNRECORDED_ADVICE = (
     "Record with_stack=True: the trace shows no call there. Look for garbage collection, logging and checkpoints."

@@ -101,6 +101,11 @@ def test_the_late_rank_of_the_findings_comes_first() -> None:
     assert rows[2].endswith("late")
 
 
+def test_a_range_has_its_unit() -> None:
+    """As the figure above it has."""
+    assert "4–6.5 ms  →" in screen(with_straggler(job(), 1, Gain("level", 5 * MS, 4 * MS, 13 * MS // 2, 5 * MS, 0.05)))
+
+
 def test_a_late_rank_that_may_gain_nothing_has_its_advice() -> None:
     """And why it may: where what it loses is hidden, after the advice; where it may be noise, as a condition."""
     cases = {
