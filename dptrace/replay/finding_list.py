@@ -352,7 +352,7 @@ class FindingList:
         gain, finding = _at_most_own(one), one.finding
         if gain.ns is None or gain.high_ns is None:
             return finding
-        reason, once = gain.reason, bool(one.lost_ns and not gain.low_ns and finding.evidence.once)
+        reason, once = gain.reason, bool(not gain.low_ns and finding.evidence.once)
         then = f"it gains no more than {duration(gain.ns)}"
         if ns > gain.high_ns and (may_hide := self._measurer.as_late(then)):
             if isinstance(one.change, LevelAbsent):

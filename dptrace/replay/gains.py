@@ -38,6 +38,7 @@ from dptrace.replay.noise import beyond_noise
 from dptrace.replay.paths import path_of_run
 from dptrace.replay.reach import reach_text
 from dptrace.replay.simulation import WALL, SteadyState, StepLengths, mean_range, steady_state, step_lengths
+from dptrace.replay.stalls import place_text
 from dptrace.replay.transforms.change import Change
 from dptrace.replay.transforms.schedule import Reschedule
 from dptrace.replay.transforms.stragglers import Excess, WithoutExcesses, excesses, without_cuts
@@ -474,7 +475,7 @@ def _finding(run: Run, group: _Group, step_ns: float, before: str) -> Finding:
     )
     unknown = may_lack_core(by_place, core_waits(run.metadata, run.timelines), run.on_cpu)
     reason = straggler_reason(group.cause, excess.what, excess.where, group.ranks, run.on_cpu, unknown)
-    reason += f" before “{before}”" if before and group.cause == "nothing_recorded" else ""
+    reason += f" {place_text(before)}" if before and group.cause == "nothing_recorded" else ""
     most = duration(max(by_place.values()))
     longer = f"{'up to ' if len(steps) > 1 else ''}{most} longer" + (f" {steps_text(steps)}" if steps else "")
     text = f"{waiting_text(waiting, group.ranks)}: {reason}, {longer}."

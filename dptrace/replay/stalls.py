@@ -19,6 +19,7 @@ from dptrace.analysis.per_gpu.causes import PYTHON_ADVICE, UNRECORDED_ADVICE
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
 from dptrace.replay.graph.build import Model
+from dptrace.replay.graph.process import END
 from dptrace.replay.graph.tasks import KEPT_NS, cut_longest
 from dptrace.replay.simulation import shared_steps
 from dptrace.replay.transforms.pieces import Label, Pieces, pieces_of_host
@@ -90,6 +91,11 @@ def _shared(rank: int, label: Label, own: Pieces, more: Int64) -> Excess:
     return Excess(rank, -1, "", *label, own.index, own.twin, cut)
 
 
+def place_text(before: str) -> str:
+    """Return where a pause is, by the name of what follows it."""
+    return f"at the {before}" if before == END else f"before “{before}”"
+
+
 def _finding(run: Run, label: Label, before: str, names: Sequence[str], ns: Int64, step_ns: float) -> Finding:
     """Describe a stall.
 
@@ -102,7 +108,7 @@ def _finding(run: Run, label: Label, before: str, names: Sequence[str], ns: Int6
     there = f"Python code in “{what}”" if cause == "python" and what else "nothing is recorded there"
     who = "All ranks pause" if len(run.ranks) > 1 else "The host pauses"
     longest = f"{'up to ' * (len(steps) > 1)}{duration(int(ns[worst]))} {steps_text(steps)}"
-    text = f"{who} before “{before}”, {longest}: {there}."
+    text = f"{who} {place_text(before)}, {longest}: {there}."
     once, own = len(steps) == 1 < len(names), [*run.ranks]
     evidence = Idle(
         rank=own[0], step=names[worst], ns=int(ns[worst]), once=once, what=what or None, where=before, ranks=own

@@ -240,12 +240,23 @@ def _incomplete(matches: Matches, clocks: Clocks, world_size: int, cut: str) -> 
             "other is unknown."
         )
     if rest := count - named:
-        why = cut or "recordings begin or end apart"
+        between = bool((lacking & ~apart & _between_complete(matches)).any())
+        why = cut or ("recordings lack some events" if between else "recordings begin or end apart")
         text = (
             f"{rest:,} of {plural(len(matches), 'collective')} {'lacks' if rest == 1 else 'lack'} a rank, since {why}"
         )
         notes.append(f"{text}: how long the others waited there is unknown.")
     return notes
+
+
+def _between_complete(matches: Matches) -> NDArray[np.bool_]:
+    """Return which collectives all ranks of their group have earlier and later ones than."""
+    complete, row, group = np.flatnonzero(matches.complete), np.arange(len(matches)), matches.group
+    first, last = np.full(len(matches.groups) + 1, len(row)), np.full(len(matches.groups) + 1, -1)
+    np.minimum.at(first, group[complete], complete)
+    np.maximum.at(last, group[complete], complete)
+    between: NDArray[np.bool_] = (first[group] < row) & (row < last[group])
+    return between
 
 
 def _of_two_names(matches: Matches) -> list[dict[int, list[int]]]:

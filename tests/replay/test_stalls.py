@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from dptrace.analysis.findings.finding import Finding
 from dptrace.replay.findings import findings_of
 from tests.support.programs import (
     STEPS,
+    Do,
     Plant,
     Program,
+    Rank,
     data_parallel,
     fully_sharded,
     one_forward_one_backward,
@@ -83,3 +86,16 @@ def test_a_stall_of_one_step_is_once(tmp_path: Path) -> None:
     assert stall.evidence.once
     assert stall.evidence.step == "ProfilerStep#3"
     assert stall.figure[0] / 1e6 == pytest.approx(2 + 150 / STEPS, abs=1)
+
+
+def test_the_end_of_a_recording_is_no_operator(tmp_path: Path) -> None:
+    """All ranks pause after the last operator: seen once, it may not come again."""
+
+    def pausing(rank: Rank) -> Iterator[Do]:
+        yield from data_parallel(rank)
+        if rank.step == STEPS - 1:
+            yield Do("sleep", ms=150)
+
+    (stall,) = (one for one in findings(tmp_path, pausing, 2) if one.kind == "unrecorded" and one.evidence.once)
+    assert "at the end of the last step" in stall.text
+    assert "can't tell if it comes again" in stall.gain.reason

@@ -289,6 +289,16 @@ def test_a_group_of_two_names_is_said_to_be_one() -> None:
     assert any("recordings begin or end apart" in note for note in cut.notes)
 
 
+@pytest.mark.parametrize(("lost", "begin_apart"), [(0, True), (4, False), (7, True)])
+def test_a_collective_that_one_rank_lacks_is_between_others_or_not(lost: int, begin_apart: bool) -> None:
+    """An event that is missing between others is none of a recording that begins or ends apart."""
+    every = [reduce(0, 1_000_000 * n, seq=n, **pair_of(0, 1, "3")) for n in range(1, 9)]
+    found = analysis_of(rank(0, every), rank(1, [one for n, one in enumerate(every) if n != lost]))
+
+    (note,) = [note for note in found.notes if "lacks a rank" in note]
+    assert begin_apart == ("recordings begin or end apart" in note)
+
+
 def two_gpus_of_one_rank(early: int, late: int) -> CrossRankAnalysis:
     """Two GPUs of rank 0 reduce together; the second arrives late by the difference of the lengths in ns."""
     ends = [10_000_000 * n for n in range(1, 9)]

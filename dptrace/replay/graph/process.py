@@ -31,6 +31,8 @@ from dptrace.timeline.model import UNKNOWN, Kind, Timeline
 # The order of host events: on each thread, from thread to thread, and after waits that are not recorded.
 
 
+END = "end of the last step"
+"""Name of the mark after the last step, before which a host may pause."""
 _HAND_OVER_NS = 100 * US
 """A longer pause, in which another thread finished a call, is a wait for that thread."""
 _RESUME_NS = 20 * US
@@ -246,7 +248,7 @@ def build_process(
             f"{timelines[0][1].path}: has work of the device but no call of the host, which a replay needs. Record CPU "
             "activities, too."
         )
-    end_mark = ("end of the last step",) if len(host.marks) else ()
+    end_mark = (END,) if len(host.marks) else ()
     # Ranks have most names in common.
     names = tuple(map(sys.intern, (*events.names, *events.step_names, *end_mark)))
     device = device_order(events, host, communication)
