@@ -251,6 +251,19 @@ def test_a_lost_event_hides_no_late_rank(tmp_path: Path) -> None:
     assert sum(one.ns for one in every) / 1e6 - late < 0.05 * late
 
 
+def test_a_lost_event_of_the_late_rank_does_not_double_its_delay(tmp_path: Path) -> None:
+    """Between the collectives around the one that it lacks, it is late in two steps: none has what both have."""
+    ranks = run(data_parallel, 2, (Plant(1, "forward", 40),))
+    events = ranks[1].file.events
+    events.remove([event for event in events if event["name"] == "gloo:all_reduce"][3])
+    found = findings_of(dptrace.open(write(tmp_path, ranks), cache=False))
+
+    (late,) = [one.evidence.to_dict()["lost_by_step_ns"] for one in found if one.kind == "straggler"]
+    assert len(late) == STEPS
+    assert max(late.values()) < 50e6
+    assert sum(late.values()) == pytest.approx(40e6 * STEPS, rel=0.02)
+
+
 def test_a_call_that_lasts_as_long_as_its_collective_hides_no_late_rank(tmp_path: Path) -> None:
     """In one step, no pause shows that rank 0 waits, as where it gets a core late: two are late in turns there."""
     plants = [Plant(1 + step % 2, "forward", 40, (step,)) for step in range(STEPS)]
