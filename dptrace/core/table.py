@@ -33,7 +33,7 @@ class Column(msgspec.Struct, frozen=True):
     doc: str
     """What it holds, and where it is missing."""
     heading: str = ""
-    """Its words above a table for readers; a bar marks where a narrow table may hyphenate one."""
+    """Its words above a table for readers."""
     value: Callable[[Any], Any] | None = None
     """Returns the values of all rows that a source has, or one for all of them; None where the rows come as dicts."""
     unset: int | str | None = None
@@ -45,14 +45,9 @@ class Column(msgspec.Struct, frozen=True):
         return next((unit for suffix, unit in _UNITS.items() if self.name.endswith(suffix)), "")
 
     @property
-    def words(self) -> str:
-        """Its heading in one line."""
-        return self.heading.replace("|", "")
-
-    @property
     def folded(self) -> str:
-        """Its heading in two lines, as narrow as possible."""
-        return self.heading.replace("|", "-\n", 1).replace("--", "-").replace(" ", "\n").replace("|", "")
+        """Its heading with a line for each word."""
+        return self.heading.replace(" ", "\n")
 
 
 _NUMBER = Column("step_number", "Int64", "number in the step's name; missing without one")

@@ -90,16 +90,16 @@ _STEP_OF_DEVICE = replace(_STEP, value=lambda one: list(one.timeline.windows.nam
 # The split of a GPU's steps; its source is a OneDevice.
 
 _FIGURES = {
-    "forward_ns": ("compute by phase", "for|ward"),
-    "backward_ns": ("compute by phase", "back|ward"),
-    "optimizer_ns": ("compute by phase", "opti|mizer"),
+    "forward_ns": ("compute by phase", "forward"),
+    "backward_ns": ("compute by phase", "backward"),
+    "optimizer_ns": ("compute by phase", "optimizer"),
     "other_ns": ("compute by phase", "other"),
     "exposed_comm_ns": ("communication that no compute hides", "exposed comm"),
     "overlapped_comm_ns": ("communication under compute", "overlapped comm"),
     "exposed_memory_ns": ("copies and sets under neither compute nor communication", "exposed memory"),
     "idle_ns": ("no work on the GPU", "idle"),
     "wall_ns": ("length of the step: the sum of the parts above except overlapped_comm_ns", "wall"),
-    "compute_ns": ("compute of all phases, known also where phases are not", "com|pute"),
+    "compute_ns": ("compute of all phases, known also where phases are not", "compute"),
 }
 _WAIT_OF_STEP = Column(
     "exposed_wait_ns",
@@ -108,7 +108,7 @@ _WAIT_OF_STEP = Column(
     "waiting",
 )
 _UNMATCHED = Column(
-    "exposed_unmatched_ns", "int", "part of exposed_comm_ns in collectives that lack a rank", "incom|plete"
+    "exposed_unmatched_ns", "int", "part of exposed_comm_ns in collectives that lack a rank", "incomplete"
 )
 
 

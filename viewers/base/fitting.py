@@ -15,6 +15,8 @@ _NAME_SHARE = 0.4
 """Share of a terminal's width that names get at most before columns leave for them."""
 _SHORT = 20
 """Characters up to which words are a name, or a date, and stay on one line; longer ones may wrap at blanks."""
+_BREAK = re.compile(r" (?![%−])(?<![−±] )")
+"""Blanks at which a heading may wrap: neither a difference nor a number and its unit is broken."""
 _NOTHING = re.compile(r"[-−+]?[0.,]*( ?%)?|–")
 
 
@@ -114,10 +116,10 @@ class _Layout:
         return min(longest, max(_SHORT, int(_NAME_SHARE * self.width)))
 
     def _folded(self, i: int) -> list[str]:
-        words = [word for line in self.heads[i] for word in line.split(" ")]
+        words = [word for line in self.heads[i] for word in _BREAK.split(line)]
         room, lines = max(self.natural[i], *map(cell_len, words)), [words[0]]
         for word in words[1:]:
-            if cell_len(lines[-1]) + 1 + cell_len(word) <= room and not lines[-1].endswith("-"):
+            if cell_len(lines[-1]) + 1 + cell_len(word) <= room:
                 lines[-1] += f" {word}"
             else:
                 lines.append(word)
@@ -184,10 +186,10 @@ class _Layout:
 def heading_words(heading: str) -> str:
     """Return a heading on one line.
 
-    >>> heading_words("over-\\nlap%"), heading_words("launch\\ndelay µs")
-    ('overlap%', 'launch delay µs')
+    >>> heading_words("launch\\ndelay µs")
+    'launch delay µs'
     """
-    return heading.replace("-\n", "").replace("\n", " ")
+    return heading.replace("\n", " ")
 
 
 def _whole(cell: Text, style: str) -> Text:

@@ -130,7 +130,7 @@ def collective_columns(run: Run) -> dict[str, Callable[[KindFigures], str]]:
         "count": lambda kind: f"{kind.count:.4g}",
         "bytes": lambda kind: byte_size(kind.bytes),
         "exposed ms": lambda kind: wait_cell(kind.exposed_ns),
-        **{f"{HEADINGS[name].words} ms": _wait_of_kind(waits, name) for name in shown},
+        **{f"{HEADINGS[name].heading} ms": _wait_of_kind(waits, name) for name in shown},
         "overlapped ms": lambda kind: wait_cell(kind.overlapped_ns),
         "overlap": lambda kind: "–" if kind.overlap_percent is None else f"{kind.overlap_percent:.1f} %",
     }

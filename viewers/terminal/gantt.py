@@ -198,7 +198,7 @@ def split_figures(rows: Mapping[str, Mapping[str, str]], pen: Pen) -> Fitting:
 
 
 def _heading(name: str) -> str:
-    short = {"overlapped_comm_ns": "over-_lapped", "exposed_wait_ns": "of it_wait", "optimizer_ns": "opti-_mizer"}
+    short = {"overlapped_comm_ns": "overl._comm", "exposed_wait_ns": "of it_wait"}
     return short.get(name, name.removesuffix("_ns")).replace("_", "\n")
 
 

@@ -93,8 +93,8 @@ _MORE: dict[str, dict[str, Cell]] = {
     "layer": {
         "forward\nms": _ms("forward_ns"),
         "backward\nms": _ms("backward_ns"),
-        "recom-\npute ms": _ms("recompute_ns"),
-        "collec-\ntives ms": _ms("communication_ns"),
+        "recompute\nms": _ms("recompute_ns"),
+        "collectives\nms": _ms("communication_ns"),
         "exposed\nms": _ms("exposed_comm_ns"),
     },
     "operator-shape": {

@@ -149,7 +149,7 @@ def _replayed(answer: WhatIf) -> Text:
 def _parts_table(answer: WhatIf) -> Fitting:
     before, after = answer.measured, answer.predicted
     columns: _Cells = {
-        "part": lambda name: HEADINGS[name].words,
+        "part": lambda name: HEADINGS[name].heading,
         "measured": lambda name: milliseconds(before[name]),
         "predicted": lambda name: milliseconds(after[name]),
         "change": lambda name: signed_milliseconds(after[name] - before[name]),

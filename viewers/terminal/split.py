@@ -67,7 +67,7 @@ def _row(figures: Figures, names: Sequence[str]) -> list[str]:
 
 def _table(title: Text | str, first: Sequence[str], names: Sequence[str]) -> Fitting:
     leaving = [heading_words(folded(name)) for name in _LEAVING]
-    table = number_table(title, first, [*map(folded, names), "over-\nlap%"], ["node", "overlap%", *leaving])
+    table = number_table(title, first, [*map(folded, names), "overlap\n%"], ["node", "overlap %", *leaving])
     styles = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}
     table.styles[len(first) : -1] = [styles.get(name, "") for name in names]
     return table

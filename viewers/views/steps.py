@@ -90,7 +90,7 @@ def exposed_bar_parts(exposed_ns: float, waits: StepFigures, rank: int | None) -
 
 def columns(names: Sequence[str]) -> tuple[str, ...]:
     """Return the headings of figures by their names, and of the overlap."""
-    return *(HEADINGS[name].words for name in names), "overlap"
+    return *(HEADINGS[name].heading for name in names), "overlap"
 
 
 def step_cells(figures: StepFigures, names: Sequence[str]) -> tuple[str, ...]:

@@ -407,7 +407,7 @@ def bubble_table(run: Run) -> Fitting | None:
     if not run.pipelines:
         return None
     title = "pipeline: the bubble's share of the schedule, median of the steps"
-    numbers = ("micro-\nbatches", "busy\nms", "bubble\n%", "formula\n%")
+    numbers = ("micro\nbatches", "busy\nms", "bubble\n%", "formula\n%")
     table = number_table(title, ("rank", "stages", "schedule"), numbers, ("busy ms", "stages", "microbatches"))
     for pipeline in run.pipelines:
         for place, (i, stages) in enumerate(zip(pipeline.devices, pipeline.stages, strict=True)):

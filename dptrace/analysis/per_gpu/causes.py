@@ -19,7 +19,7 @@ class IdleCause(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     """The cause in words."""
     heading: str
-    """Of its column; ``|`` is where it may be broken."""
+    """Of its column."""
     doc: str
     """When idle time counts for it."""
     look: tuple[str, str, str, str]
@@ -79,7 +79,7 @@ IDLE_CAUSES = (
     IdleCause(
         name="allocator_ns",
         label="allocator",
-        heading="allo|cator",
+        heading="allocator",
         doc=_LATE,
         look=("#4E3628", "#FFFFFF", "#907265", "#000000"),
         pattern="dots",
@@ -91,7 +91,7 @@ IDLE_CAUSES = (
     IdleCause(
         name="synchronizing_ns",
         label="synchronizing",
-        heading="synchro|nizing",
+        heading="synchronizing",
         doc=_LATE,
         look=("#92884A", "#000000", "#E5D69E", "#000000"),
         pattern="bars",
@@ -104,7 +104,7 @@ IDLE_CAUSES = (
     IdleCause(
         name="host_bound_ns",
         label="host-bound",
-        heading="host-|bound",
+        heading="host-bound",
         doc=_LATE,
         look=("#A43F00", "#FFFFFF", "#DE741F", "#000000"),
         why="the host launched the next kernel too late",
@@ -118,7 +118,7 @@ IDLE_CAUSES = (
     IdleCause(
         name="launching_ns",
         label="launching",
-        heading="launch|ing",
+        heading="launching",
         doc="the host was still in the call that launches the work",
         look=("#520CA9", "#FFFFFF", "#ADE417", "#000000"),
         pattern="hatch",
@@ -166,7 +166,7 @@ IDLE_CAUSES = (
     IdleCause(
         name="unexplained_ns",
         label="unexplained",
-        heading="unex|plained",
+        heading="unexplained",
         doc="idle although work was launched in time, without a recorded reason",
         look=("#110A18", "#FFFFFF", "#5A8189", "#000000"),
         why="the next kernel was launched in time; nothing that is recorded says why it began later",

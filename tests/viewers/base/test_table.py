@@ -8,6 +8,8 @@ from rich.console import Console
 
 from dptrace.analysis.findings.finding import Finding, Gain
 from dptrace.replay.paths import LINK_KINDS
+from dptrace.run.columns import HEADINGS
+from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.table import PATH_KINDS, TextTable, gain_sentence, print_text_table
 from tests.support.view_cases import PAYLOAD
 
@@ -68,3 +70,21 @@ def test_a_gain_after_those_above_is_not_taken_for_that_alone() -> None:
 def test_every_kind_of_piece_has_words() -> None:
     """In the order in which a path lists its time by kind."""
     assert LINK_KINDS == tuple(PATH_KINDS)
+
+
+@pytest.mark.parametrize("width", range(20, 50, 3))
+def test_no_heading_is_broken_within_a_word_or_a_difference(width: int) -> None:
+    """What does not fit is left out instead; a heading wraps between its words."""
+    table = Fitting("", [("kind", True), ("synchronizing", False), ("wait B − A", False), ("± 95 %", False)])
+    table.add_row("all_reduce", "1", "+2", "3")
+    lines = [line.plain for line in table.lines(width)]
+    shown = "\n".join(lines).partition("Left out")[0]
+
+    assert "wait" not in shown or "B − A" in shown
+    assert "95" not in shown or "± 95 %" in shown
+    assert "synchroni" not in shown or "synchronizing" in shown
+
+
+def test_the_headings_of_figures_are_whole_words() -> None:
+    """However narrow: a hyphen within one would say that it goes on."""
+    assert not [name for name, column in HEADINGS.items() if "-\n" in column.folded or "|" in column.heading]
