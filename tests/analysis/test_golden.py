@@ -88,6 +88,7 @@ def test_old_and_rocm_files_find_their_phases() -> None:
         assert all(total[part] > 0 for part in ("forward_ns", "backward_ns", "optimizer_ns"))
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_overlap_agrees_with_holistic_trace_analysis() -> None:
     """HTA 0.5.0, unrounded, without the last step: communication 24,289.050 µs, of it overlapped 3,585.678 µs."""

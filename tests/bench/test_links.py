@@ -113,6 +113,7 @@ def test_an_address_at_which_nobody_can_listen_is_refused() -> None:
             check_endpoint(endpoint)
 
 
+@pytest.mark.heavy
 def test_what_is_no_measurement_is_refused(tmp_path: Path) -> None:
     """A missing file, invalid JSON, other JSON, and another schema."""
     path = tmp_path / "links.json"
@@ -127,6 +128,7 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path) -> None:
         read_links(path)
 
 
+@pytest.mark.heavy
 def test_a_run_keeps_the_fits_without_the_single_measurements() -> None:
     """The summary holds what findings and models need, in a few kilobytes."""
     content = link_report(measured() | {"created": "2026-01-01T00:00:00+00:00"})
@@ -181,6 +183,7 @@ def first(content: Any) -> Any:
     return content["collectives"]["all_reduce"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sizes", [1, 2, 3, 17])
 def test_what_is_measured_is_accepted(sizes: int) -> None:
     """Any number of sizes, also too few for a fit; a collective of another name; more keys; timed algorithms."""

@@ -141,6 +141,7 @@ def test_a_line_that_explains_nothing_chooses_nothing(
     assert all(point["predicted_exposed_s"] is None for point in content["points"])
 
 
+@pytest.mark.heavy
 def test_a_line_measured_apart_is_taken_for_as_many_ranks_only() -> None:
     """A file of other ranks or without an all-reduce is refused, with the command to run."""
     content = link_report(measured(ranks=2))

@@ -97,6 +97,7 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     assert "a benchmark that was run here" in run("--from", "runs.csv", "-o", "made", "--force").output
 
 
+@pytest.mark.heavy
 @png_test
 def test_charts_as_png(here: Path) -> None:
     """Beside each SVG, of its shape."""

@@ -22,6 +22,7 @@ def critical_path(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["critical-path", "--no-cache", *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_text_json_and_csv_have_the_chain(job: Path) -> None:
     """The sentence has the length and the largest kind, JSON the pieces, CSV a row for each kernel of the step."""
     text, chosen = critical_path(job), critical_path(job, "--step", "1").stdout
@@ -38,6 +39,7 @@ def test_text_json_and_csv_have_the_chain(job: Path) -> None:
     assert 1 == critical_path(job, "--csv", "--by", "module").stdout.count("\n")
 
 
+@pytest.mark.heavy
 def test_modules_are_in_every_output(tmp_path: Path) -> None:
     """A table in text, rows of CSV, a list in JSON."""
     job = write_job_with_modules(tmp_path)

@@ -128,6 +128,7 @@ def test_three_runs_lead_to_the_page_that_compares_them() -> None:
     assert f"dptrace view {NAIVE} --against {INTERLEAVED} --against 'runs/a third'" in result.output
 
 
+@pytest.mark.heavy
 def test_ranks_and_steps_can_be_chosen() -> None:
     """Of both runs, or steps of each side; then one run may be on both."""
     both = json.loads(run(NAIVE, INTERLEAVED, "--json", "--ranks", "1", "--steps", "11:13").stdout)

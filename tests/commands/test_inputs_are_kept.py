@@ -128,6 +128,7 @@ def test_an_input_is_refused_as_the_output(here: Path, line: str, monkeypatch: p
     assert "even with --force" in done.output
 
 
+@pytest.mark.heavy
 def test_the_links_of_a_sweep_are_kept(here: Path) -> None:
     """A folder that is written again may not hold the file that predicts its bucket sizes."""
     before = contents(here)

@@ -67,6 +67,7 @@ def test_wrong_use_is_refused_in_a_line(result: Path, arguments: list[str], says
     assert ["links.json"] == os.listdir(result.parent)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("arguments", "kinds", "size", "count"),
     [

@@ -58,6 +58,7 @@ def test_a_command_answers_or_says_what_is_unknown(command: tuple[str, ...], rem
     assert 0 == result.exit_code or "Error: " in result.output
 
 
+@pytest.mark.heavy
 def test_a_phase_that_is_not_known_is_no_zero(tmp_path: Path) -> None:
     """In tables of steps, on pages, and of kernels; compute is known."""
     folder = lacking("launches", tmp_path)

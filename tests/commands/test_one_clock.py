@@ -84,6 +84,7 @@ OUTPUTS: dict[str, tuple[Callable[[Any], list[float]], int, str, str]] = {
 """Commands, with what finds two times that are equal on the ranks, its resolution, and what the command says of it."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("aligned", [True, False], ids=["corrected", "no-align"])
 @pytest.mark.parametrize("line", OUTPUTS)
 def test_ranks_that_end_together_are_shown_so(line: str, aligned: bool, tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ DATA: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("output", DATA)
 def test_data_has_the_list(output: str, job: Path, listed: tuple[Finding, ...]) -> None:
     """To the nanosecond, and nothing else."""
@@ -268,6 +269,7 @@ def test_two_runs_in_one_folder_stand_first(output: str, tmp_path: Path) -> None
     assert 0 <= text.find("The files are from different jobs") < 400
 
 
+@pytest.mark.heavy
 def test_without_any_straggler_a_step_gains_about_as_much(tmp_path: Path) -> None:
     """The findings on three late ranks add up to what levelling all ranks gains."""
     job = planted_job(tmp_path / "job", THREE)

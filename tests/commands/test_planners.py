@@ -161,6 +161,7 @@ def answers(described: dict[str, Any]) -> list[Any]:
     return [[row[key] for key in keys] for row in content["candidates"]]
 
 
+@pytest.mark.heavy
 def test_every_option_changes_the_answer() -> None:
     """No option is ignored: each gives other bytes on a GPU, or another step, than without it."""
     known: dict[str, list[Any]] = {}
@@ -247,6 +248,7 @@ def test_offloaded_state_is_in_the_memory_of_the_cpu() -> None:
     assert 0 == offloaded["per_gpu"]["optimizer_bytes"] < offloaded["per_gpu"]["gathered_bytes"]
 
 
+@pytest.mark.heavy
 def test_an_offloaded_plan_is_told_from_others_by_its_name() -> None:
     """In the answers of all three verbs, in each of their lists; of --memory only what can be offloaded."""
     described: dict[str, Any] = {"params": 7e9, "cpu_offload": True}
@@ -283,6 +285,7 @@ def test_one_stage_of_each_gpu_is_not_interleaved() -> None:
         dptrace.predict(params=7e9, strategy="pp", schedule="interleaved", virtual_stages=1)
 
 
+@pytest.mark.heavy
 def test_what_fits_and_what_is_fastest() -> None:
     """70 billion on 64 H100s: sharded plans fit, replicated ones do not; the first is fastest, in both verbs."""
     content, advice = figures(f"predict {SEVENTY}"), figures(f"advise {SEVENTY}")
@@ -299,6 +302,7 @@ def test_what_fits_and_what_is_fastest() -> None:
     assert advice == json.loads(json.dumps(dptrace.advise(params=70e9, gpus=64, seq=4096, batch=512)))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "tp", "pp", "3d", "ep"])
 def test_each_strategy(strategy: str) -> None:
     """Each is predicted, with its volume and its time by collective."""
@@ -327,6 +331,7 @@ def test_odd_clusters_and_narrowed_searches_have_an_answer(line: str) -> None:
     assert figures(f"predict --params 350e6 {line}")["fits"]
 
 
+@pytest.mark.heavy
 def test_every_plan_has_the_command_that_predicts_it() -> None:
     """FSDP in groups, combinations and interleaved stages too: dptrace predict finds the same step."""
     content = figures("advise --params 13B --gpus 32 --gpus-per-node 4 --gpu a100-40")
@@ -371,6 +376,7 @@ def test_the_batch_that_is_assumed_has_whole_micro_batches() -> None:
     assert [8 * 8, 8 * 9, 8 * 64] == found
 
 
+@pytest.mark.heavy
 def test_nccl_gains_nothing_over_pcie() -> None:
     """Cards without NVLink exchange through the hosts' memory in any case."""
     found = {}
@@ -384,6 +390,7 @@ def test_nccl_gains_nothing_over_pcie() -> None:
 # Measured links, and one message.
 
 
+@pytest.mark.heavy
 def test_measured_links_replace_nominal_ones(tmp_path: Path) -> None:
     """A file of dptrace links on one machine is the link within nodes: slower than NVLink, it is exposed."""
     path = tmp_path / "links.json"
@@ -422,6 +429,7 @@ def test_a_recording_on_other_numbers_of_ranks() -> None:
     assert "compute-bound" == point["regime"]
 
 
+@pytest.mark.heavy
 def test_a_recording_is_read_as_every_verb_reads_it(tmp_path: Path) -> None:
     """--steps and --ranks choose; a file is announced once."""
     folder, path = f"predict {ROOT / 'traces' / 'ddp_cpu_2ranks'}", tmp_path / "out.txt"
@@ -450,6 +458,7 @@ def test_a_recording_without_memory_shows_what_to_expect() -> None:
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("options", "parameters"),
     [
@@ -466,6 +475,7 @@ def test_an_option_goes_before_the_named_model(options: str, parameters: float) 
     assert parameters == pytest.approx(answer["params"], rel=0.01)
 
 
+@pytest.mark.heavy
 def test_experts_are_chosen_among_those_of_the_named_model() -> None:
     """--top-k needs experts, and a model may have them."""
     run("predict --model mixtral-8x7b --top-k 1 --gpus 8")

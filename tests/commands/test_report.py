@@ -29,6 +29,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["report", *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_a_report_is_written_here_under_the_run_s_name(folder: Path) -> None:
     """It says what it wrote and what to do next, and leaves nothing else."""
     result = run(folder)
@@ -43,6 +44,7 @@ def test_a_report_is_written_here_under_the_run_s_name(folder: Path) -> None:
     assert any(fnmatch("/run-report.html", pattern) for pattern in ignored)
 
 
+@pytest.mark.heavy
 def test_ranks_and_steps_can_be_chosen(folder: Path) -> None:
     """As of a view, and the report says so."""
     result = run(folder, "--ranks", "1", "--steps", "5", "-q")
@@ -54,6 +56,7 @@ def test_ranks_and_steps_can_be_chosen(folder: Path) -> None:
     assert "1 of 2 ranks" in page
 
 
+@pytest.mark.heavy
 def test_findings_have_their_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page says what a step would gain without each."""
     write_job(tmp_path)

@@ -216,6 +216,7 @@ def test_every_verb_with_json_has_a_schema() -> None:
     assert (2, True) == (wrong.exit_code, all(verb in wrong.stderr for verb in has_json))
 
 
+@pytest.mark.heavy
 def test_a_watch_has_its_schema(tmp_path: Path) -> None:
     """With suspects and a change, and of a run of one rank."""
     from tests.support.watch_records import Job, Plant

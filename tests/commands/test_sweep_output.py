@@ -19,6 +19,7 @@ def whatif(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["whatif", str(RUN), *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_the_table_marks_the_best_value() -> None:
     """A row for each value."""
     result = whatif(*CAPS)
@@ -28,6 +29,7 @@ def test_the_table_marks_the_best_value() -> None:
     assert "bucket-cap-mb" in result.output
 
 
+@pytest.mark.heavy
 def test_json_has_an_answer_for_each_value() -> None:
     """With all that a single answer has."""
     content = json.loads(whatif(*CAPS, "--json").stdout)

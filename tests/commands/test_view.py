@@ -45,6 +45,7 @@ def run(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["view", *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_a_page_is_written_where_asked(folder: Path, tmp_path: Path, opened: list[str]) -> None:
     """It says what it wrote, opens nothing, and leaves no other file."""
     page = tmp_path / "out.html"
@@ -57,6 +58,7 @@ def test_a_page_is_written_where_asked(folder: Path, tmp_path: Path, opened: lis
     assert {"out.html", "run"} == {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.heavy
 def test_three_runs_are_a_page(folder: Path, tmp_path: Path) -> None:
     """Each has its letter; the terminal draws two."""
     page, against = tmp_path / "three.html", ("--against", folder, "--against", folder)
@@ -95,6 +97,7 @@ def test_with_a_display_it_is_opened(folder: Path, opened: list[str], monkeypatc
     assert 1 == len(opened)
 
 
+@pytest.mark.heavy
 def test_a_browser_that_does_not_open_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the two ways that are left."""
     monkeypatch.setenv("DISPLAY", ":0")
@@ -112,6 +115,7 @@ def test_text_draws_in_the_terminal(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.heavy
 def test_ranks_and_steps_can_be_chosen(folder: Path, tmp_path: Path) -> None:
     """The page then holds these, and says so."""
     page = tmp_path / "part.html"
@@ -135,6 +139,7 @@ def test_a_critical_path_is_drawn_on_the_page(folder: Path, tmp_path: Path) -> N
     assert '"path":{"step"' not in plain.read_text(encoding="utf-8")
 
 
+@pytest.mark.heavy
 def test_a_page_says_what_a_step_would_gain(tmp_path: Path) -> None:
     """With the findings above the chart."""
     write_job(tmp_path / "job")

@@ -78,6 +78,7 @@ def test_two_runs_stand_over_each_other_in_the_terminal(folders: tuple[Path, Pat
     assert max(map(len, narrow.stdout.splitlines())) <= 50
 
 
+@pytest.mark.heavy
 @png_test
 def test_two_runs_are_a_picture_for_slides(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """As SVG, and as PNG as large as asked for, with the rows of both."""

@@ -31,6 +31,7 @@ def view(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["view", str(RUN), *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_an_svg_has_the_chosen_ranks_and_steps(tmp_path: Path) -> None:
     """One step of all ranks where none are chosen."""
     whole, part = tmp_path / "whole.svg", tmp_path / "part.svg"
@@ -44,6 +45,7 @@ def test_an_svg_has_the_chosen_ranks_and_steps(tmp_path: Path) -> None:
     assert "480" == ET.fromstring(part.read_text()).get("width")
 
 
+@pytest.mark.heavy
 @png_test
 @pdf_test
 def test_a_figure_is_a_dense_png_and_a_pdf(tmp_path: Path) -> None:
@@ -204,6 +206,7 @@ def test_another_address_is_served_with_a_warning(served_pages: list[str]) -> No
     assert "anyone" not in run(TRACE, "--serve", "--no-browser").stderr
 
 
+@pytest.mark.heavy
 def test_what_is_too_large_for_a_file_is_served(
     served_pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +241,7 @@ def test_ctrl_c_ends_the_process_quietly() -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.heavy
 def test_a_chart_that_is_made_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large runs take seconds to lay out."""
     run = training_run(600)
@@ -248,6 +252,7 @@ def test_a_chart_that_is_made_is_not_made_again(monkeypatch: pytest.MonkeyPatch)
     assert page.served(run, gantt_chart).store.lanes
 
 
+@pytest.mark.heavy
 def test_a_page_that_is_kept_is_served_without_comparing_ranks(tmp_path: Path) -> None:
     """The second look at a large run costs opening it; its page and what that fetches are those of the first."""
     first = page.served(training_run(600, ranks=3), entry=tmp_path / "run.tiles", host=True)

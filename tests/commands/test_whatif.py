@@ -55,6 +55,7 @@ def test_the_step_is_predicted(job: Path, arguments: str, fact: str) -> None:
         assert 1 + 2 * 9 == result.stdout.count("\n")
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_what_late_ranks_gain_beyond_their_findings_is_said() -> None:
     """8 H100s: nearly all that is gained without late ranks is part of what all hosts do, which another finding has."""
@@ -87,6 +88,7 @@ def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
 # What is different, as it was typed.
 
 
+@pytest.mark.heavy
 def test_the_page_says_which_step_each_figure_is_of(job: Path, tmp_path: Path) -> None:
     """The answer is of the median step, the figures of the mean one."""
     path = tmp_path / "predicted.html"
@@ -121,6 +123,7 @@ def test_a_machine_that_is_too_small_is_named_before_the_replay(job: Path, monke
     assert "are free" in whatif(job).stderr
 
 
+@pytest.mark.heavy
 def test_what_is_replayed_is_read_with_the_figures(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file is parsed once, also by a later replay of figures that are in the cache; no answer changes."""
     monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path))

@@ -110,6 +110,7 @@ _OTHERS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("line", [*_QUICK, *_OTHERS])
 def test_no_number_and_no_name_is_cut(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any width a verb prints words and numbers of its widest output only, and the first cell of each row; the

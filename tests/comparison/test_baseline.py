@@ -33,6 +33,7 @@ def told(found: dptrace.Comparison) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != "notes"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("names", [("naive_cpu_2ranks", "interleaved_cpu_2ranks"), ("single_cpu", "ddp_cpu_2ranks")])
 def test_a_stored_run_compares_as_the_run(tmp_path: Path, names: tuple[str, str]) -> None:
     """Every figure, verdict, interval, rank, collective and kernel, on either side; in a file of a few kilobytes."""
@@ -45,6 +46,7 @@ def test_a_stored_run_compares_as_the_run(tmp_path: Path, names: tuple[str, str]
     assert path.stat().st_size < 20_000
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_a_stored_run_of_eight_gpus_compares_as_the_run(tmp_path: Path) -> None:
     """With collectives that wait, transfers, and steps of two kinds."""
@@ -56,6 +58,7 @@ def test_a_stored_run_of_eight_gpus_compares_as_the_run(tmp_path: Path) -> None:
     assert 1 < len(compare(kept, other).kinds)
 
 
+@pytest.mark.heavy
 def test_several_recordings_are_a_side_and_show_its_noise(tmp_path: Path) -> None:
     """As if the runs had been given; in Python, too."""
     runs = [job(seed=seed) for seed in range(3)]
@@ -96,6 +99,7 @@ def test_a_baseline_can_not_be_taken_apart_or_lack_a_rank(tmp_path: Path) -> Non
     assert not (tmp_path / "x.json").exists()
 
 
+@pytest.mark.heavy
 def test_a_cause_of_idle_time_that_is_not_in_the_file_is_0_and_a_note_says_so(tmp_path: Path) -> None:
     """It was saved before dptrace told that cause."""
     path = tmp_path / "main.json"

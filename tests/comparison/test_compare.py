@@ -101,6 +101,7 @@ def test_a_longer_backward_and_nothing_else(seed: int) -> None:
     assert "forward" not in summary
 
 
+@pytest.mark.heavy
 def test_three_steps_show_a_change_of_many_times_their_spread() -> None:
     """With three steps of 0.5 % noise, a backward that is a tenth longer is told, one of 1 % is not; with two, none."""
     found = compare(job(steps=3), job(steps=3, seed=1, factors={"backward": 1.1}))
@@ -123,6 +124,7 @@ def test_three_steps_show_a_change_of_many_times_their_spread() -> None:
     assert "3 and 2 steps" == compare(job(steps=3), job(steps=2)).too_few_steps
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_a_second_asleep_in_each_of_three_steps_is_told() -> None:
     """A recommender whose rank 2 sleeps, against one that does not, and whose steps differ by a factor of three."""
@@ -257,6 +259,7 @@ def test_limits(slower: Comparison, text: str, failed: bool) -> None:
     assert crossing.text.startswith(text)
 
 
+@pytest.mark.heavy
 def test_what_may_be_noise_does_not_fail_unless_asked(slower: Comparison, few: Comparison) -> None:
     """The message says that the limit is crossed, and why that does not count."""
     limit = parse("backward > +5%")
@@ -330,6 +333,7 @@ def lacking(name: str, folder: Path) -> Run:
     return open_run([str(folder)])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["launches", "operators", "10 % of kernels", "ids of launches"])
 def test_what_a_recording_lacks_is_not_compared(name: str, tmp_path: Path) -> None:
     """Neither it nor what is only a bound differs or decides which steps are alike; a note says why."""
@@ -357,6 +361,7 @@ def test_work_that_a_recording_lost_is_not_called_work_of_the_other(tmp_path: Pa
 # Which rank is late is said where waiting for it is what changed.
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "said", "gone"),
     [
@@ -377,6 +382,7 @@ def test_who_is_late_is_said_with_what_a_step_loses_by_it(tmp_path: Path, kind: 
     assert "exposed communication" not in longer.summary()
 
 
+@pytest.mark.heavy
 def test_a_late_stage_is_said_where_waits_are_not_measured(tmp_path: Path) -> None:
     """A pipeline's messages are waits and transfers in one; without the late stage, the step is as long as before."""
     program = pipeline(one_forward_one_backward, 3)
@@ -389,6 +395,7 @@ def test_a_late_stage_is_said_where_waits_are_not_measured(tmp_path: Path) -> No
     assert f"faster per step: rank 1's host was late {MINUS}" in compare([late], [clean]).summary()
 
 
+@pytest.mark.heavy
 def test_a_late_stage_is_said_beside_what_else_takes_longer(tmp_path: Path) -> None:
     """All stages compute longer by two thirds of what the late one takes longer by itself."""
     program = pipeline(gpipe, 3)
@@ -424,6 +431,7 @@ def test_what_all_ranks_send_longer_is_nobodys_lateness() -> None:
     assert "late" not in compare([before], [after]).summary()
 
 
+@pytest.mark.heavy
 def test_a_gate_says_what_it_could_have_found() -> None:
     """Kept, or not decided: then --fail-unchecked fails, and no mark of success is shown."""
     jobs = {noise: [job(10, 2, seed=seed, noise=noise) for seed in range(6)] for noise in (0.002, 0.15)}

@@ -153,6 +153,7 @@ def test_a_run_folder_is_a_history_of_one(tmp_path: Path) -> None:
     assert run["run"].endswith("ddp_cpu_2ranks")
 
 
+@pytest.mark.heavy
 def test_traces_say_when_they_were_recorded(tmp_path: Path) -> None:
     """Files that were copied in another order keep the place of a change, and no file's time is told."""
     for day in range(12):
@@ -181,6 +182,7 @@ def test_traces_say_when_they_were_recorded(tmp_path: Path) -> None:
     assert series["runs"][3]["recorded"] == dptrace.history(stored).series[0].rows[0]["recorded"]
 
 
+@pytest.mark.heavy
 def test_the_worst_run_is_first_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of jobs that differ, by the share of a step without compute; with who is waited for."""
     monkeypatch.chdir(tmp_path)

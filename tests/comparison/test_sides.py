@@ -45,6 +45,7 @@ def several(seeds: range, scale: float = 1.0, wander: float = 0.0) -> list[Run]:
     return runs
 
 
+@pytest.mark.heavy
 def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
     """Two of them would be called different; three of each side show that starts differ as much."""
     a, b = several(range(3), wander=0.1), several(range(3, 6), wander=0.1)
@@ -71,6 +72,7 @@ def test_recordings_that_agree_show_a_change() -> None:
     assert all(row["detectable_ns"] > 0 for row in data["figures"] if row["figure"] == "wall_ns")
 
 
+@pytest.mark.heavy
 def test_recordings_made_one_side_after_the_other_are_noted() -> None:
     """A drifting machine looks like a change; alternating recordings have no such note."""
 
@@ -134,6 +136,7 @@ def test_unknown_transfers_of_one_side_are_not_zero(swapped: bool) -> None:
     assert found.check("transfer < -10%").text.endswith("no collective has all its ranks recorded in both runs.")
 
 
+@pytest.mark.heavy
 def test_differences_and_notes_name_the_recordings_they_are_on() -> None:
     """By number within a side, by letter where all recordings of it agree; each note once."""
     modes = ("naive", "ddp"), ("naive", "naive")

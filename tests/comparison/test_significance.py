@@ -251,6 +251,7 @@ def test_what_is_evident_needs_no_test(a: list[float], b: list[float], verdict: 
     assert not has_enough_steps(2, 30)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [3, 4])
 @settings(max_examples=25, deadline=None)
 @given(st.data())
@@ -319,6 +320,7 @@ def test_there_is_no_before_and_after(both: Float) -> None:
         assert one.low == pytest.approx(other.high and -other.high, abs=1e-6)
 
 
+@pytest.mark.heavy
 @settings(max_examples=30, deadline=None)
 @given(values)
 def test_verdicts_agree_with_p_values_and_intervals(both: Float) -> None:

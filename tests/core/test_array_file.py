@@ -47,6 +47,7 @@ def same(left: Outer, right: Outer) -> bool:
     )
 
 
+@pytest.mark.heavy
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_what_is_packed_comes_back(times: list[int]) -> None:
     """Values, names and arrays of any length round-trip; the arrays are read-only."""

@@ -33,6 +33,7 @@ def test_a_duration_is_within_half_a_unit_of_its_last_digit(ns: int) -> None:
     assert f"−{number} {unit}" == duration(-ns)
 
 
+@pytest.mark.heavy
 @given(st.integers(1, 10**15))
 def test_a_size_is_within_half_a_unit_of_its_last_digit(size: int) -> None:
     """One decimal of the unit that fits; whole bytes below a kilobyte."""
@@ -75,6 +76,7 @@ def test_what_a_terminal_would_obey_is_spelled_out() -> None:
     assert "two\nlines\tµ×日本😀" == sanitize("two\nlines\tµ×日本😀")
 
 
+@pytest.mark.heavy
 def test_whatever_is_legible_can_be_encoded() -> None:
     """Sanitized text of any characters is valid UTF-8."""
     every = "".join(map(chr, range(sys.maxunicode + 1)))

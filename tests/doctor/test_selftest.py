@@ -63,6 +63,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(path))
 
 
+@pytest.mark.heavy
 def test_a_failed_recording_is_kept_and_says_why(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last lines of what it printed are shown, and the folder stays."""
     monkeypatch.setattr(module, "recording_command", lambda gpus: ("record", "--mode", "nonsense"))

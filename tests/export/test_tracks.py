@@ -290,6 +290,7 @@ def at(counter: Counter, time: int) -> int:
     return int(counter.value[index]) if index >= 0 else 0
 
 
+@pytest.mark.heavy
 @given(st.lists(spans, max_size=6), st.lists(st.tuples(spans, st.integers(0, 9)), min_size=1, max_size=6))
 def test_bytes_and_overlap_at_every_moment(
     compute: list[tuple[int, int]], comm: list[tuple[tuple[int, int], int]]
@@ -316,6 +317,7 @@ def test_bytes_and_overlap_at_every_moment(
         assert len(line) == sum(map(len, line.chunks()))
 
 
+@pytest.mark.heavy
 @given(st.lists(st.tuples(st.integers(-1, 40), st.integers(-3, 20)), min_size=1, max_size=12))
 def test_the_queue_at_every_moment(work: list[tuple[int, int]]) -> None:
     """Launched work waits until it starts; work without a launch, or with one after its start, is not counted."""

@@ -50,6 +50,7 @@ def test_a_pickle_that_calls_is_refused(protocol: int, tmp_path: Path) -> None:
         assert "nccl_trace_rank_2: refused, and nothing in it was executed" in done.output
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("data", "error"),
     [
@@ -85,6 +86,7 @@ def test_plain_data_come_back(value: object, protocol: int) -> None:
     assert value == load_plain(pickle.dumps(value, protocol))
 
 
+@pytest.mark.heavy
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.data())
 def test_damage_is_an_error_with_a_sentence(tmp_path: Path, data: st.DataObject) -> None:
@@ -101,6 +103,7 @@ def test_damage_is_an_error_with_a_sentence(tmp_path: Path, data: st.DataObject)
     path.write_bytes(whole)
 
 
+@pytest.mark.heavy
 def test_a_dump_may_end_anywhere(tmp_path: Path) -> None:
     """Wherever a pickle is cut, a note names it, and the other rank's dump is read."""
     waiting = [call("all_reduce", 1, "started")]
@@ -240,6 +243,7 @@ REAL = sorted(
 )
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not REAL, reason="the dumps of others are not here")
 def test_no_cut_of_a_dump_is_an_error_of_dptrace(tmp_path: Path) -> None:
     """Of real dumps: each rank's cut anywhere is a rank without a dump, or the file is named; a byte changed, too."""

@@ -363,6 +363,7 @@ TRUTH: dict[str, list[tuple[str, list[int]]]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", TRUTH)
 def test_the_ranks_of_real_hangs_are_named(name: str, tmp_path: Path) -> None:
     """Dumps of a job on 16 GPUs and of smaller ones; without any one of them there is an answer, too."""
@@ -411,6 +412,7 @@ def test_the_answer_has_a_page_and_json(tmp_path: Path) -> None:
     assert content == json.loads(json.dumps(find_hang([folder])))
 
 
+@pytest.mark.heavy
 def test_each_planted_culprit_of_a_mesh_is_named(tmp_path: Path) -> None:
     """24 real jobs of eight ranks, tensor × pipeline × data parallel: who it was, and what it did."""
     pytest.importorskip("torch", reason="the list of jobs that hang needs torch")

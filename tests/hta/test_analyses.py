@@ -48,6 +48,7 @@ def test_every_analysis_gives_tables(run: list[str], capfd: pytest.CaptureFixtur
     assert ("", "") == capfd.readouterr()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "needs"),
     [("temporal-breakdown", "GPU kernels"), ("critical-path", "launch calls"), ("annotation-breakdown", "annotations")],

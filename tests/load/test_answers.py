@@ -55,6 +55,7 @@ def answers(run: dptrace.Run) -> list[Any]:
     return [json.dumps([one.to_dict() for one in listed]) for listed in found]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["planted", "ddp_h200_2ranks", "naive_cpu_2ranks"])
 def test_what_is_read_is_what_was_computed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the whole run and of parts, about steps and compute: to the last digit, also without a cache."""
@@ -68,6 +69,7 @@ def test_what_is_read_is_what_was_computed(name: str, folder: Path, monkeypatch:
     assert listed == findings_of(dptrace.open(path))
 
 
+@pytest.mark.heavy
 def test_a_repeated_advice_replays_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its what-ifs are kept as findings are, and say the same as without a cache."""
     first, uncached = recorded_advice(dptrace.open(folder)), recorded_advice(dptrace.open(folder, cache=False))
@@ -77,6 +79,7 @@ def test_a_repeated_advice_replays_nothing(folder: Path, monkeypatch: pytest.Mon
     assert first == uncached == recorded_advice(dptrace.open(folder))
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_what_is_left_after_stored_findings_is_computed_from_them(folder: Path) -> None:
     """The list itself comes from the cache: what it took out of the run is found again for what follows it."""
@@ -107,6 +110,7 @@ def _as_before(folder: Path) -> None:
     pass
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("change", "options", "anew"),
     [
@@ -130,6 +134,7 @@ def test_findings_are_computed_again_after_a_change(
     assert options.get("cache") is False or not computed(dptrace.open(folder, **options))
 
 
+@pytest.mark.heavy
 def test_other_code_has_other_findings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay's too, of which the figures of a file do not depend."""
     computed(dptrace.open(folder))

@@ -86,6 +86,7 @@ def test_a_damaged_file_of_a_folder_is_left_out_and_reported(folder: Path) -> No
         dptrace.open(str(folder / "r0.json.gz"), str(folder / "r9.json"))
 
 
+@pytest.mark.heavy
 def test_many_bad_files_are_counted(folder: Path) -> None:
     """The first are named; thousands do not hide the rest of the answer."""
     for number in range(300):
@@ -296,6 +297,7 @@ def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
     assert "local" == ReadOptions(dask="local").dask
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("verb", "again"),
     [("whatif", 1), ("critical-path", 1), ("advise", 1), ("view -o page.html --force", 0), ("kernels", 0)],
@@ -362,6 +364,7 @@ def test_figures_are_those_of_a_plain_reading(tmp_path: Path) -> None:
     assert open_run([str(tmp_path)]).to_dict() == both.to_dict()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kept", [0, 20_000, 26_000])
 def test_a_rank_whose_gpu_work_is_cut_away_is_left_out(kept: int, tmp_path: Path) -> None:
     """As one with an empty file, also where some kernels are left: the other's figures stay, and a diff compares it."""

@@ -46,6 +46,7 @@ def test_an_exact_line_is_found(alpha: float, beta: float) -> None:
     assert line.beta_s_per_byte == pytest.approx(beta, rel=1e-4)
 
 
+@pytest.mark.heavy
 @given(ALPHAS, BETAS)
 def test_the_crossover_takes_twice_the_latency(alpha: float, beta: float) -> None:
     """n* = alpha/beta is where both terms are equal."""

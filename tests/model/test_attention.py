@@ -127,6 +127,7 @@ def test_a_window_leaves_few_keys() -> None:
     assert 4 * 4 * (1024 * 128 - 128 * 128 // 2) == found.flops
 
 
+@pytest.mark.heavy
 @given(
     queries=st.integers(1, 12),
     keys=st.integers(1, 12),

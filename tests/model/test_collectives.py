@@ -124,6 +124,7 @@ def test_the_workshops_volumes() -> None:
     assert {"naive": 1248, "ring": 624} == load
 
 
+@pytest.mark.heavy
 @given(st.integers(3, 64), st.floats(1e-7, 1e-4), st.floats(1e-12, 1e-9), st.floats(0, 1e-9))
 def test_at_the_crossing_both_take_as_long(ranks: int, alpha: float, beta: float, gamma: float) -> None:
     """Below it, the tree with fewer messages is faster, above it the ring; from two links on they cross."""

@@ -28,6 +28,7 @@ def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, 
         assert one["link"]["assumed"] == (backend == "nccl")
 
 
+@pytest.mark.heavy
 def test_bandwidths_are_those_of_nccl_tests() -> None:
     """algbw is bytes / median, busbw is algbw × factor; the best is reported by kind and for all-reduce."""
     content = link_report(measured())
@@ -41,6 +42,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert list(KINDS) == list(content["busbw_gbps_by_kind"])
 
 
+@pytest.mark.heavy
 def test_the_content_is_json_and_holds_what_the_ranks_reported() -> None:
     """Complete, without NaN and without single repetitions; each row has its spread."""
     content = link_report(measured())

@@ -105,6 +105,7 @@ def test_kernels_of_equal_short_names_are_distinguished() -> None:
     assert ["cudnn::bn_bw_1C11 [128]", "cudnn::bn_bw_1C11 [512]"] == list(short_names(names).values())
 
 
+@pytest.mark.heavy
 @given(st.lists(st.text(alphabet="abc<>(){},: ._0#&*-", max_size=30), unique=True, max_size=12))
 def test_any_names_stay_different(names: list[str]) -> None:
     """Strangers' names too, and none is lost."""

@@ -45,6 +45,7 @@ def rows(path: str | Path, query: str) -> list[tuple[object, ...]]:
         return database.execute(query).fetchall()
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("name", REAL_FILES)
 def test_kernels_and_copies_are_those_of_plain_sql(name: str) -> None:
@@ -76,6 +77,7 @@ def test_kernels_and_copies_are_those_of_plain_sql(name: str) -> None:
     assert times == {(device, text): ns for device, text, _, ns in [*kernels, *copies, *sets]}
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("name", REAL_FILES)
 def test_the_split_is_that_of_plain_sql(name: str) -> None:
@@ -412,6 +414,7 @@ def test_what_is_no_export_is_named(tmp_path: Path) -> None:
             dptrace.open(tmp_path / f"{name}.sqlite", cache=False)
 
 
+@pytest.mark.heavy
 def test_damaged_bytes_are_errors_or_values(tmp_path: Path) -> None:
     """Whatever bytes change, a file is read, or named with what to do."""
     whole = training(steps=2).write(tmp_path / "a.sqlite").read_bytes()

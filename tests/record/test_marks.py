@@ -107,6 +107,7 @@ def test_nothing_stays_behind() -> None:
     assert [] == marks._calls()
 
 
+@pytest.mark.heavy
 def test_gradients_are_the_same() -> None:
     """With an activation that works in place, which full backward hooks break."""
     gradients = []

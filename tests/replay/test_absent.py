@@ -28,6 +28,7 @@ def late(run: dptrace.Run) -> list[Finding]:
     return [finding for finding in findings_of(run) if finding.kind == "straggler" and not finding.is_minor]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("spoiled", ["missing", "cut", "unmarked"])
 def test_a_straggler_is_found_although_another_rank_is_spoiled(tmp_path: Path, spoiled: str) -> None:
     """Rank 2 has no trace, half of one, or one without steps; what rank 5 costs the others is measured all the same."""
@@ -48,6 +49,7 @@ def test_a_straggler_is_found_although_another_rank_is_spoiled(tmp_path: Path, s
     assert (spoiled != "missing") == any("--ignore 2" in note and "rank2.pt" in note for note in run.notes)
 
 
+@pytest.mark.heavy
 def test_a_straggler_without_a_trace_is_named(tmp_path: Path) -> None:
     """Rank 5 has no trace: the others' collectives show that it came late, and what a step gains if it does not."""
     run = dptrace.open(SLOW.write(tmp_path / "run", missing=(5,)), cache=False)
@@ -67,6 +69,7 @@ def without(rank: int, plant: str, folder: Path) -> dptrace.Run:
     return dptrace.open(folder, cache=False)
 
 
+@pytest.mark.heavy
 @needs_plants
 def test_all_that_is_said_of_a_rank_without_a_trace_has_one_figure(tmp_path: Path) -> None:
     """The slow middle stage of a pipeline has none. Sends and receives run at once: findings on them, and the reason
@@ -82,6 +85,7 @@ def test_all_that_is_said_of_a_rank_without_a_trace_has_one_figure(tmp_path: Pat
     assert all(f"Rank 1 was not recorded, and {duration(exposed_ns)}" in finding.gain.reason for finding in found)
 
 
+@pytest.mark.heavy
 @needs_plants
 def test_what_an_absent_rank_gains_after_those_it_waited_for_is_unknown(tmp_path: Path) -> None:
     """Rank 0 sleeps 100 ms, so that its peer without a trace is late for a third rank: that rank 0 gains may be hidden
@@ -95,6 +99,7 @@ def test_what_an_absent_rank_gains_after_those_it_waited_for_is_unknown(tmp_path
     assert "rank 1 was not recorded" in found[(0,)].reason
 
 
+@pytest.mark.heavy
 @needs_plants
 def test_a_lateness_that_an_absent_rank_may_have_too_is_no_gain(tmp_path: Path) -> None:
     """Rank 2 sleeps before an all-reduce, the others after it, one of which has no trace: without any, nothing would
@@ -141,6 +146,7 @@ def test_the_range_without_an_absent_rank_holds_all_waiting(tmp_path: Path) -> N
     assert gain.low_ns <= true_ns <= gain.high_ns
 
 
+@pytest.mark.heavy
 def test_an_absent_rank_goes_on_after_a_collective_in_which_it_waited(tmp_path: Path) -> None:
     """Rank 1 has no trace, waits for rank 0, and is therefore late for rank 3: without rank 0's delay, it is not."""
     mesh = Mesh(tp=2, dp=2, late_us={0: 900})
@@ -162,6 +168,7 @@ def test_steps_that_a_cut_file_lacks_work_of_are_left_out(tmp_path: Path) -> Non
     assert steps[1][:-1] == steps[2]
 
 
+@pytest.mark.heavy
 def test_a_straggler_whose_file_is_cut_is_compared_by_whole_steps(tmp_path: Path) -> None:
     """The file of rank 5 ends early, so that it has fewer collectives than its peers: still, they run one program."""
     [finding] = late(dptrace.open(SLOW.write(tmp_path / "run", cut=(5,)), cache=False))
@@ -170,6 +177,7 @@ def test_a_straggler_whose_file_is_cut_is_compared_by_whole_steps(tmp_path: Path
     assert finding.gain.ns == pytest.approx(TRUE_NS, rel=0.05)
 
 
+@pytest.mark.heavy
 def test_a_rank_can_be_ignored(tmp_path: Path) -> None:
     """It counts as not recorded, whether its file's name or its content says which it is."""
     folder = SLOW.write(tmp_path / "run", cut=(2,))
@@ -188,6 +196,7 @@ def test_a_rank_can_be_ignored(tmp_path: Path) -> None:
         dptrace.open(folder, ignore=range(8), cache=False)
 
 
+@pytest.mark.heavy
 def test_a_slow_node_is_one_finding(tmp_path: Path) -> None:
     """All ranks of node-001 are slow: without one nothing changes, without all a step is shorter; so is one rank."""
     slow = Mesh(dp=4, slow={**dict.fromkeys(range(4, 8), 1.3), 13: 1.5})
@@ -206,6 +215,7 @@ def test_a_slow_node_is_one_finding(tmp_path: Path) -> None:
     assert ["node-000", "node-003"] == [run.to_dict()["ranks"][rank]["node"] for rank in (0, 15)]
 
 
+@pytest.mark.heavy
 def test_what_the_replay_does_not_explain_no_verb_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Findings, what-ifs and critical paths have one limit: here, how much of a step missing ranks set."""
     folder = SLOW.write(tmp_path / "run", missing=range(2, 8))

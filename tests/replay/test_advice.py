@@ -52,6 +52,7 @@ def test_what_a_finding_answers_is_no_item(content: dict[str, Any]) -> None:
     assert not {"overlap", "straggler"} & {*items(content)}
 
 
+@pytest.mark.heavy
 def test_messages_gain_no_more_than_their_transfer(tmp_path: Path) -> None:
     """Of 5 ms of waiting for a late rank, no size of buckets and no link gives any back."""
     run = dptrace.open(planted_job(tmp_path, [Plant(1, "loader", 5)]), cache=False)
@@ -134,6 +135,7 @@ def test_what_is_to_be_done_fits_how_the_job_trains(
     assert ("no_sync" == hook) == ("no_sync" in found)
 
 
+@pytest.mark.heavy
 def test_a_compiled_job_is_to_use_graphs(tmp_path: Path) -> None:
     """It is compiled already: what frees its host is a graph, and the gain is the same."""
     for rank in (0, 1):
@@ -173,6 +175,7 @@ def test_a_real_straggler_costs_most() -> None:
     assert "straggler" == content["findings"][0]["kind"]
 
 
+@pytest.mark.heavy
 def test_the_rank_that_others_wait_for_is_asked_for_its_data(tmp_path: Path) -> None:
     """Rank 5 waits 600 µs for data in each step, and all others for it: of the mean rank that is an eighth."""
     run = dptrace.open(Mesh(late_us={5: 600}).write(tmp_path / "run"), cache=False)

@@ -133,6 +133,7 @@ def test_a_step_that_begins_before_the_one_before_is_over_has_a_path_from_there(
     assert [500_000] * 2 == [run.critical_path(f"ProfilerStep#{step}").length_ns for step in (1, 2)]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_no_gain_exceeds_what_a_path_has_of_it() -> None:
     """No step gets shorter by more than a tenth of what its path has of a kind; time ahead of the first step, such as
@@ -181,6 +182,7 @@ def replayed_gain(run: dptrace.Run, item: PathItem) -> float:
 INPUTS = ROOT.parent / "shared" / "inputs" / "plants"
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not INPUTS.exists(), reason=f"the inputs are not here ({INPUTS})")
 def test_a_sleep_after_a_collective_is_the_hosts() -> None:
     """Rank 0 sleeps for 100 ms once an all-reduce has ended: that is no return of a wait."""

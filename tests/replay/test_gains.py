@@ -62,6 +62,7 @@ def test_a_change_that_can_not_be_made_is_an_error(late: dptrace.Run) -> None:
         measurer.gain_ns([Compute(2), NoRecompute()])
 
 
+@pytest.mark.heavy
 def test_a_gain_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
     """Of several sets of changes, in any order: bounds that are known from before only save work."""
     run = dptrace.open(planted_job(tmp_path, [Plant(1, "loader", 20)], kernel_us=3000), cache=False)
@@ -95,6 +96,7 @@ def test_findings_on_some_steps_are_those_of_these_steps(late: dptrace.Run) -> N
     assert {"ProfilerStep#2", "ProfilerStep#3"} == set(found[0].evidence.to_dict()["lost_by_step_ns"])
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not PLANTS.exists(), reason=f"the inputs are not here ({PLANTS})")
 def test_a_step_that_gains_less_than_a_rank_is_late_says_why() -> None:
     """Of 99 ms that rank 0 sleeps longer, step 4 gains 77: other ranks still start it late. Step 8 gains all of it."""
@@ -135,6 +137,7 @@ def test_delays_that_hide_each_other_gain_together(hidden: dptrace.Run) -> None:
     assert hidden.whatif(no_straggler=True).step_gain_ns == 5_000_000
 
 
+@pytest.mark.heavy
 def test_a_slow_rank_behind_a_late_host_gains_after_it(tmp_path: Path) -> None:
     """Rank 5 computes slowly in one group, rank 1 loads data late in another, as the finding on all loaders says."""
     both, slow = Mesh(slow={5: 1.35}, late_us={1: 900}), Mesh(slow={5: 1.35})
@@ -248,6 +251,7 @@ def test_hidden_collectives_leave_the_links_their_time(run: dptrace.Run) -> None
     assert 100_000 == change.least_step_ns(run.replay.model)
 
 
+@pytest.mark.heavy
 def test_ranks_that_are_late_in_turns_are_jitter(tmp_path: Path) -> None:
     """Each of four ranks computes longer in one step, too little for a finding of its own: 20 µs more gain 20 µs."""
     gained = []

@@ -133,6 +133,7 @@ LABELS = [
 ]
 
 
+@pytest.mark.heavy
 @given(st.dictionaries(st.sampled_from(LABELS), st.integers(1, 50), min_size=1), st.sampled_from(LABELS))
 def test_what_took_most_of_a_piece_names_it(spent: dict[HostLabel, int], most: HostLabel) -> None:
     """Whatever else there was in it, and never what came next alone."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import dptrace
 from dptrace.replay.reach import reach_text, stages_of
 from dptrace.replay.transforms.stragglers import excesses
@@ -38,6 +40,7 @@ def test_a_late_stage_is_named(tmp_path: Path) -> None:
     assert "stage 2 of 4" in text
 
 
+@pytest.mark.heavy
 def test_of_several_stages_of_a_rank_the_late_one_is_named(tmp_path: Path) -> None:
     """By the labels of the schedule; where all of them are late, none is."""
     program = of_several_stages(interleaved, 3, looped)

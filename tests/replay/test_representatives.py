@@ -64,6 +64,7 @@ def comparable(answer: WhatIf) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name not in dropped}
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("some")
 def test_counterfactuals_are_about_the_collectives_of_all_ranks(folder: Path) -> None:
     """Messages are complete although ranks are not replayed; a rank that another stands for has no GPU to change."""
@@ -90,6 +91,7 @@ def test_counterfactuals_are_about_the_collectives_of_all_ranks(folder: Path) ->
     assert "another stands for it" in str(counterfactual(Finding("slow_gpu", "", "", 0, 0.0, slow), some))
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("some")
 @pytest.mark.parametrize(
     "options",
@@ -111,6 +113,7 @@ def test_ranks_that_are_alike_are_replayed_once(folder: Path, options: dict[str,
     assert f"{len(answer.replayed_ranks)} ranks that were replayed, of {len(FORWARD)}" in answer.run.notes[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("some")
 def test_the_command_line_replays_all_on_demand(folder: Path) -> None:
     """``--all-ranks`` is honoured, and JSON says which ranks were replayed."""
@@ -121,6 +124,7 @@ def test_the_command_line_replays_all_on_demand(folder: Path) -> None:
         assert (bool(more), count) == (answer["all_ranks"], len(answer["replayed_ranks"]))
 
 
+@pytest.mark.heavy
 def test_collectives_wait_for_ranks_that_are_not_replayed(folder: Path) -> None:
     """With ranks 0 and 5 for all, also for the slow one, an all-reduce still begins 5 ms later: when that arrives."""
     whole = dptrace.open(folder)
@@ -159,6 +163,7 @@ def test_a_run_without_known_all_reduces_is_refused_before_the_replay(tmp_path: 
     assert "replays" not in vars(run)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_ranks_that_differ_answer_with_a_stated_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four real ranks that differ by 7 % of a step, two predict each step to 0.5 %, and within the range."""
@@ -178,6 +183,7 @@ def test_ranks_that_differ_answer_with_a_stated_error(monkeypatch: pytest.Monkey
         assert answer.low_ns <= of_all.predicted_step_ns <= answer.high_ns
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("some")
 def test_findings_of_many_ranks_are_those_of_the_replay_of_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow rank is named alone, with what a step gains without it; what the replay leaves out is a doubt."""
@@ -192,6 +198,7 @@ def test_findings_of_many_ranks_are_those_of_the_replay_of_all(folder: Path, mon
     assert "represented" not in every[0].gain.doubts
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("some")
 def test_a_critical_path_of_some_ranks_is_that_of_all(folder: Path) -> None:
     """Length, kinds and names are equal, and the slow rank is on it; what was replayed is said in each answer."""
@@ -208,6 +215,7 @@ def test_a_critical_path_of_some_ranks_is_that_of_all(folder: Path) -> None:
     assert f"{len(said['replayed_ranks'])} of {len(FORWARD)} ranks are replayed" in step_document(run, few)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("some")
 def test_findings_on_compute_read_the_ranks_that_are_replayed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operators of ranks that others stand for are not read; of few ranks, those of all are."""
@@ -228,6 +236,7 @@ def test_findings_on_compute_read_the_ranks_that_are_replayed(folder: Path, monk
     assert {SLOW} < few < read == {*range(len(FORWARD))}
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("some")
 def test_advice_on_many_ranks_says_how_many_are_replayed(folder: Path) -> None:
     """The gain of the slow rank is that of the what-if, and the premise is among the assumptions."""
@@ -240,6 +249,7 @@ def test_advice_on_many_ranks_says_how_many_are_replayed(folder: Path) -> None:
     assert any("ranks are replayed" in text for text in advice["assumptions"])
 
 
+@pytest.mark.heavy
 def test_those_whom_a_late_rank_makes_late_are_replayed_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

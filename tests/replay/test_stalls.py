@@ -42,6 +42,7 @@ def gain_ms(found: tuple[Finding, ...], place: str) -> float:
     return sum(one.figure[0] for one in own) / 1e6
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("program", "size", "place"),
     [
@@ -67,6 +68,7 @@ def test_a_sleep_on_all_ranks_is_one_finding_with_its_size(
     assert "All ranks pause before" in stall.text
 
 
+@pytest.mark.heavy
 def test_one_ranks_longer_pause_is_its_delay(tmp_path: Path) -> None:
     """What all ranks share there stays as it is."""
     clean = findings(tmp_path / "clean", data_parallel, 3)

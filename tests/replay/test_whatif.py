@@ -188,6 +188,7 @@ def test_a_bound_by_the_host_is_doubted() -> None:
     assert {"steady_state", "unsized"} <= {doubt.kind for doubt in answer.doubts}
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_short_collectives_of_unknown_size_refuse_nothing() -> None:
     """One rank of two: its all-reduces have sizes, and the broadcasts that have none take 0.04 ms of 222 a step."""

@@ -117,6 +117,7 @@ def check_incomplete(across: CrossRankAnalysis) -> None:
     assert sum(fit.count for fit in across.fits) <= complete
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(("job", "missing"), [("sharded_h100_8ranks", 5), ("dlrm_v100_4ranks", 2)])
 def test_where_part_of_a_rank_is_missing_its_collectives_are_incomplete(job: str, missing: int) -> None:

@@ -323,6 +323,7 @@ def trace_of(events: list[tuple[int, int, int]]) -> Trace:
     )
 
 
+@pytest.mark.heavy
 @given(threads(), st.data())
 def test_holding_finds_what_begins_and_ends_within(events: list[tuple[int, int, int]], data: st.DataObject) -> None:
     """Equal to a search through all pairs on the event's own thread."""
@@ -367,6 +368,7 @@ def test_enclosing_takes_the_last_to_begin_where_events_overlap_in_part(
         assert index == -1 or index in around
 
 
+@pytest.mark.heavy
 @given(any_events)
 def test_outermost_events_are_those_in_no_earlier_one(events: list[tuple[int, int, int]]) -> None:
     """Events inside an earlier event on the thread are dropped; those that reach beyond it are kept."""

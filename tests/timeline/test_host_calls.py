@@ -112,6 +112,7 @@ def test_each_interval_is_linked_to_its_launch(tmp_path: Path) -> None:
     assert trace.correlation[trace.stream >= 0].tolist() == calls.device_correlation.tolist()
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     "name", ["straggler_v100_4ranks/21147.pt.trace.json.gz", "ddp_a100_rank0of2/nccl_data.json.gz"]

@@ -58,6 +58,7 @@ def shares(path: Path, *phase_labels: str) -> list[int]:
     return [int(total[f"{phase.name.lower()}_ns"]) // 1000 for phase in Phase]
 
 
+@pytest.mark.heavy
 def test_the_split_returns_the_planted_shares(tmp_path: Path) -> None:
     """Labels of the table decide, the user's come first, and one read does not answer for another."""
     known = split_backward(tmp_path, "attn(F)", "mlp(B)", "mlp(W)")

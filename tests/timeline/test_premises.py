@@ -73,6 +73,7 @@ def test_what_is_missing_is_named_and_limits_what_needs_it(
     assert bool(unknown) == bool(found.limits)
 
 
+@pytest.mark.heavy
 def test_no_figure_is_another_number_without_evidence(tmp_path: Path) -> None:
     """Of each kind: equal to the whole recording's, unknown, or a bound that holds."""
     file = recording(4)

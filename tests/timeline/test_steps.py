@@ -75,6 +75,7 @@ def test_a_step_ends_on_the_device_with_its_work(rows: list[tuple[int, int, int]
 rows = st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 400), st.integers(0, 100)), min_size=1, max_size=12)
 
 
+@pytest.mark.heavy
 @given(rows)
 def test_windows_ascend_and_the_definition_holds(raw: list[tuple[int, int, int]]) -> None:
     """Each edge equals the definition, computed one by one, and edges ascend."""

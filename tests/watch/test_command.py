@@ -178,6 +178,7 @@ def test_wrong_use_is_one_sentence(words: list[str], tmp_path: Path, monkeypatch
     assert "Traceback" not in result.output
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [4, 40])
 def test_nothing_is_cut_at_any_width(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen, of many ranks with the latest, and the verdict: each width has the words and numbers of the widest,
@@ -236,6 +237,7 @@ def _watched(folder: Path, began: int, forward_ms: float, *plants: Plant) -> str
     return str(folder)
 
 
+@pytest.mark.heavy
 def test_a_history_of_watched_runs_says_from_which_on_steps_are_longer(tmp_path: Path) -> None:
     """In the order of time; who was late is in the row of its run."""
     for number in range(12):

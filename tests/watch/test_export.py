@@ -60,6 +60,7 @@ class Parent:
     """In place of the frameworks' own callback class."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("framework", ["transformers", "lightning.pytorch"])
 def test_a_callback_watches_from_the_beginning_to_the_end(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -258,6 +258,7 @@ def test_the_script_says_where_steps_end(watch: Watch) -> None:
     assert 3 == watch.step
 
 
+@pytest.mark.heavy
 def test_a_tracker_gets_the_figures_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any function of figures and step, every 10 s and at the end; one that fails ends nothing."""
     from dptrace.watch import tracking
@@ -277,6 +278,7 @@ def test_a_tracker_gets_the_figures_of_rank_0(tmp_path: Path, monkeypatch: pytes
     assert told[-1][0]["watch/median_step_ms"] > 2  # what the reader has found
 
 
+@pytest.mark.heavy
 def test_a_tracker_that_fails_is_not_called_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

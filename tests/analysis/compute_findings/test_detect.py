@@ -53,6 +53,7 @@ def test_without_calls_or_steps_there_are_fewer_findings(tmp_path: Path) -> None
     assert () == compute_findings((), ())
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     ("name", "kinds"),

@@ -421,6 +421,7 @@ def test_the_run_waits_for_the_rank_that_causes_most() -> None:
     assert (1,) == _run().select(ranks={0}).cross_rank.waits_for()
 
 
+@pytest.mark.heavy
 @given(st.lists(st.lists(st.integers(0, 40), min_size=2, max_size=5), min_size=1, max_size=4), st.data())
 def test_waits_are_divided_among_the_ranks_that_have_not_arrived(calls: list[list[int]], data: st.DataObject) -> None:
     """Moment by moment, by definition; what is exposed of a wait is divided like the whole."""

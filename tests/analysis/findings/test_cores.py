@@ -50,6 +50,7 @@ def test_a_rank_that_had_a_core_is_late_for_its_code(tmp_path: Path, kind: str, 
     assert "core" not in found.text
 
 
+@pytest.mark.heavy
 def test_ranks_that_share_too_few_cores_are_one_finding(tmp_path: Path) -> None:
     """In other steps, other ranks lose time in other places: that is the machine's load, and no rank's delay."""
     plants = [Plant(1, "python", 5, [0, 2], layer=1), Plant(2, "pause", 5, [1, 3], layer=4)]

@@ -63,6 +63,7 @@ def test_gains_of_a_recording_add_up(path: Path) -> None:
     check_gains(dptrace.open(path))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "plants", [PLANTS, *([plant] for plant in PLANTS)], ids=lambda plants: "+".join(p.kind for p in plants)
 )

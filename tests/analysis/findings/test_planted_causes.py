@@ -73,6 +73,7 @@ def test_a_pause_in_each_step_is_a_finding_of_its_own(tmp_path: Path) -> None:
     assert 0 < late.counted_ns <= run.devices[0].split.figures["idle_ns"].mean() - paused.counted_ns
 
 
+@pytest.mark.heavy
 def test_a_clean_job_has_no_straggler(tmp_path: Path) -> None:
     """Noise of a few percent in kernels and operators is no delay, nor is a delay that a host's lead covers."""
     assert [] == straggler_findings(planted_job(tmp_path / "clean"))

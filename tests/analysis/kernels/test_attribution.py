@@ -113,6 +113,7 @@ def calls_of(spans: list[tuple[int, int]]) -> HostCalls:
     )
 
 
+@pytest.mark.heavy
 @given(intervals)
 def test_own_times_add_up_to_the_outermost_calls(spans: list[tuple[int, int]]) -> None:
     """However calls nest or overlap, none has less than no time of its own."""
@@ -123,6 +124,7 @@ def test_own_times_add_up_to_the_outermost_calls(spans: list[tuple[int, int]]) -
     assert int((calls.end_ns - calls.start_ns)[calls.parent < 0].sum()) == int(own.sum())
 
 
+@pytest.mark.heavy
 @given(intervals, st.integers(0, 60))
 def test_what_a_call_inherits_is_found_by_walking_up(spans: list[tuple[int, int]], seed: int) -> None:
     """Innermost, outermost and contained calls equal a search from each call, one by one."""
@@ -141,6 +143,7 @@ def test_what_a_call_inherits_is_found_by_walking_up(spans: list[tuple[int, int]
     assert [call in inside for call in range(len(calls))] == tree.holds(chosen).tolist()
 
 
+@pytest.mark.heavy
 @given(intervals, st.integers(0, 60))
 def test_the_label_around_an_instant_is_the_innermost(spans: list[tuple[int, int]], time: int) -> None:
     """It is the last to start among those that contain it; both ends belong to a label."""

@@ -139,6 +139,7 @@ pieces = st.lists(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=60)
 @given(pieces)
 def test_statistics_equal_a_count_by_hand(rows: list[tuple[int, int, int, int, int]]) -> None:

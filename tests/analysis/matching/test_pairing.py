@@ -207,6 +207,7 @@ def worth(first: list[int], second: list[int], reach: int, fits: list[list[bool]
     return best(0, 0)
 
 
+@pytest.mark.heavy
 @given(times, times, st.integers(1, 30), st.randoms(use_true_random=False))
 def test_pairs_are_worth_as_much_as_the_best_of_all_ways(a: list[int], b: list[int], reach: int, draw: object) -> None:
     """The sum equals that of a search through all pairings; pairs do not cross, are within reach, and fit."""
@@ -242,6 +243,7 @@ def test_very_many_equal_times_are_paired_in_order() -> None:
     assert i.tolist() == j.tolist() == list(range(600))
 
 
+@pytest.mark.heavy
 @given(st.integers(-(10**9), 10**9), st.integers(0, 300), st.integers(0, 300))
 def test_an_offset_is_found_from_irregular_times(ahead: int, begin: int, end: int) -> None:
     """Whichever of the events each sequence has, the vote finds the offset of their clocks."""

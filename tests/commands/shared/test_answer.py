@@ -118,6 +118,7 @@ def test_several_files_hold_an_answer_each(folder: Path) -> None:
         (folder / name).unlink()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("line", "old", "path", "printed"),
     [
@@ -154,6 +155,7 @@ def test_a_fence_is_longer_than_any_in_a_name(folder: Path) -> None:
     assert ("``````text", "``````") == (first, last)
 
 
+@pytest.mark.heavy
 @png_test
 @pytest.mark.parametrize("line", ["predict --params 1e9", "whatif RUN --world-size 2,4"])
 def test_a_picture_is_drawn_whatever_the_case_of_its_suffix(line: str, folder: Path) -> None:

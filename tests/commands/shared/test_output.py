@@ -132,6 +132,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "log"])
 @pytest.mark.parametrize("measured", [True, False])
 def test_progress_shows_elapsed_and_remaining_time(

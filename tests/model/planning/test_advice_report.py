@@ -30,6 +30,7 @@ def items_of(**described: Any) -> dict[str, dict[str, Any]]:
     return items(advice_report(Description(**described)))
 
 
+@pytest.mark.heavy
 def test_equal_plans_are_named(seventy: dict[str, Any]) -> None:
     """Plans within the prediction's error are equal; the simplest of them has the fewest kinds of parallelism."""
     steps = {row["label"]: row["step_ns"] for row in seventy["candidates"] if row["fits"]}
@@ -47,6 +48,7 @@ def test_the_trees_plan_is_compared_with_the_fastest(seventy: dict[str, Any]) ->
     assert tree["slower"] > 0.05
 
 
+@pytest.mark.heavy
 def test_a_plan_of_your_own() -> None:
     """With a strategy, the checklists are about it, and the best plan is one of their items."""
     content = advice_report(Description(**PLAN))
@@ -58,6 +60,7 @@ def test_a_plan_of_your_own() -> None:
     assert content["chosen"]["label"] in items(content)["strategy"]["what"]
 
 
+@pytest.mark.heavy
 def test_every_item_is_answered_with_its_source() -> None:
     """Each item of the checklists has a status, numbers, and where the documents have it."""
     found = items_of(**PLAN)
@@ -78,6 +81,7 @@ GAINS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", GAINS)
 def test_a_gain_is_the_difference_of_two_predictions(name: str) -> None:
     """The same numbers come from dptrace predict with and without the change, for as many samples."""
@@ -93,6 +97,7 @@ def test_a_gain_is_the_difference_of_two_predictions(name: str) -> None:
         assert gain >= before["step_s"] - same - 1e-9
 
 
+@pytest.mark.heavy
 def test_memory_gains_are_differences_of_memory() -> None:
     """Sharding the optimizer of 7 billion parameters over 8 GPUs saves 7/8 of 84 GB; a copy of gradients is 14 GB."""
     found = items_of(**PLAN)

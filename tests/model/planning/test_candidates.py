@@ -14,6 +14,7 @@ SEVENTY = Description(
 )
 
 
+@pytest.mark.heavy
 def test_combinations_are_searched_and_ranked() -> None:
     """Data, tensor and pipeline parallelism, sharded or not, in groups or not: what fits comes first, fastest first."""
     found = search(SEVENTY)

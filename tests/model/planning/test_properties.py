@@ -82,6 +82,7 @@ def sums(plan: Plan, kind: str, what: str) -> float:
     return sum(one.bytes * one.calls for one in traffic(plan) if one.kind == kind and one.what.startswith(what))
 
 
+@pytest.mark.heavy
 def test_the_descriptions_are_of_all_kinds() -> None:
     """Mixtures, context parallelism, offloading, pipelines, and all kinds of sharding."""
     found = plans()
@@ -148,6 +149,7 @@ def variants(plan: Plan) -> Iterator[tuple[str, Plan]]:
     yield "slower links", replace(plan, network=replace(plan.network, **slower))
 
 
+@pytest.mark.heavy
 def test_more_is_never_faster() -> None:
     """More layers, experts or samples, wider products, slower links: no step gets shorter."""
     shorter = []

@@ -28,6 +28,7 @@ def with_layouts() -> Any:
     return SCRIPT["runs"](alone=False)
 
 
+@pytest.mark.heavy
 def test_each_kind_is_off_by_as_much_as_the_answers_say(with_layouts: Any) -> None:
     """Medians with a run's source left out: 16 bits below 8 %, float8 15 %, experts 25 %.
 
@@ -67,6 +68,7 @@ def test_each_command_of_the_page_uses_all_its_options() -> None:
     assert len(commands) > 120
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -105,6 +107,7 @@ def test_where_no_published_run_is_like_it_the_range_is_unknown(options: str, wh
     assert not any(line.startswith("Expect ") for line in said)
 
 
+@pytest.mark.heavy
 def test_advice_has_the_range_of_its_best_plan() -> None:
     """Offloaded, it is unknown; else it is what the prediction of that plan says."""
     known = advice_report(SCRIPT["described"]("--params 7e9"))

@@ -96,6 +96,7 @@ def test_a_hierarchy_uses_both_links() -> None:
     assert "hierarchical" not in by_name_message_costs(message_costs(network, 1e9, 8, 0.0), "all_reduce", "algorithm")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("link", "gb_per_s"), [("3us:50GB/s", (50, 50)), ("nvlink4,3us:40", (360, 40))])
 def test_a_typed_link_is_that_link(link: str, gb_per_s: tuple[float, float]) -> None:
     """A named link reaches a share of its bandwidth, a typed one all that was typed, and the answer says which."""

@@ -100,6 +100,7 @@ def test_torch_keeps_what_the_formula_says_of_a_decoder(batch: int) -> None:
     assert pytest.approx(expected, rel=0.05) == kept_by_torch("gpt-tiny", batch)
 
 
+@pytest.mark.heavy
 def test_torch_keeps_what_the_formula_says_of_a_perceptron() -> None:
     """Within 1 %."""
     shape = perceptron(WIDTHS["small"])

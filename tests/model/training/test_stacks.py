@@ -48,6 +48,7 @@ def test_few_parameters_gain_nothing_on_four_gpus(model: dict[str, Any]) -> None
     assert not {one["name"] for one in content["checks"]} & {"flash-attention", "compile", "sequence-parallel"}
 
 
+@pytest.mark.heavy
 def test_resnet18_is_what_torch_counts() -> None:
     """Parameters, operations of forward, and what autograd keeps of a sample."""
     torch = pytest.importorskip("torch")

@@ -101,6 +101,7 @@ def test_threads_are_pairs_and_may_be_texts() -> None:
     assert [0, 1, 2, 0, 3] == lists(columns)[PLACES["thread"]]
 
 
+@pytest.mark.heavy
 def test_more_names_and_longer_times_than_16_and_32_bits_hold() -> None:
     """Columns have small types only while these suffice in every chunk."""
     columns = Columns()

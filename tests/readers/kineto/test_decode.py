@@ -36,6 +36,7 @@ def event(name: str, at: int, **args: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": 1, "args": args}
 
 
+@pytest.mark.heavy
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=8), st.lists(st.integers(0, 1200), max_size=6))
 def test_objects_that_look_like_events_are_none(lookalikes: list[int], cuts: list[int]) -> None:
     """Wherever a text was cut at what looks like the end of an event, all events are there, and no others."""
@@ -382,6 +383,7 @@ def test_a_process_that_dies_is_reported_and_the_others_end(tmp_path: Path) -> N
     assert all(worker.process.poll() is not None for worker in decoder.workers)
 
 
+@pytest.mark.heavy
 def test_a_process_that_fails_is_reported(tmp_path: Path) -> None:
     """A failed process does not lose events silently."""
     with (
@@ -392,6 +394,7 @@ def test_a_process_that_fails_is_reported(tmp_path: Path) -> None:
         decoder.finish()
 
 
+@pytest.mark.heavy
 def test_processes_end_when_the_one_that_asks_is_gone(tmp_path: Path) -> None:
     """The workers end if the parent is killed."""
     with ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as decoder:

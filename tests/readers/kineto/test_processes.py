@@ -232,6 +232,7 @@ def test_a_damaged_event_moves_no_other_to_another_rank(tmp_path: Path) -> None:
     assert any("could not be decoded" in note for note in run.notes)
 
 
+@pytest.mark.heavy
 def test_ranks_are_cached_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each on its own."""
     monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "cache"))
@@ -293,6 +294,7 @@ def test_one_trace_of_several_ranks_is_an_error(tmp_path: Path) -> None:
     assert ("rank 0", "rank 1") == raised.value.parts
 
 
+@pytest.mark.heavy
 def test_commands_show_both_ranks(tmp_path: Path) -> None:
     """Each by its number."""
     path = str(write(joined([rank_document(rank, 0) for rank in (0, 1)]), tmp_path / "merged.json"))
@@ -321,6 +323,7 @@ def test_two_processes_in_a_file(name: str) -> None:
     assert not any("no trace was read" in note or "Rank 0 waits for rank 0" in note for note in run.notes)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("merge", [joined, sglang, by_time])
 def test_merged_recordings_equal_their_files(merge: Callable[..., Document], tmp_path: Path) -> None:

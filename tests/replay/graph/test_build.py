@@ -201,6 +201,7 @@ def test_the_lateness_of_an_absent_rank_is_an_edge(late: int, peers: int) -> Non
 # Pieces of host time, and what is cut from them.
 
 
+@pytest.mark.heavy
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=20), st.integers(0, 10**10))
 def test_what_is_cut_comes_from_the_longest(lengths: list[int], ns: int) -> None:
     """All that is asked for is cut, as far as 20 µs of each piece remain; no shorter piece loses before a longer."""

@@ -11,6 +11,7 @@ from tests.support.real_traces import REAL
 PIPELINE = REAL.parent / "inputs" / "scale" / "pp4"
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not PIPELINE.exists(), reason=f"the inputs are not here ({PIPELINE})")
 def test_a_message_that_waits_for_compute_has_no_long_launch() -> None:
     """Hosts launch a stage's messages up to 15 ms before they start; with compute twice as fast, a step takes half.

@@ -87,6 +87,7 @@ def test_what_leaves_communication_gets_faster(tmp_path: Path) -> None:
     assert np.abs(after.graph.duration_ns[gemm] - 100_000).max() <= 1
 
 
+@pytest.mark.heavy
 def test_what_moves_under_communication_gets_slower() -> None:
     """Naive has no overlap: with messages under backward, that takes longer; the range contains that it does not."""
     run = dptrace.open(ROOT / "traces" / "naive_cpu_2ranks")
@@ -101,6 +102,7 @@ def test_what_moves_under_communication_gets_slower() -> None:
     assert run.whatif(compute=2).interference is None
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(("name", "ratio"), [("ddp_a100_rank0of2", 1.08), ("straggler_v100_4ranks", 1.07)])
 def test_real_kernels_are_slower_under_communication(name: str, ratio: float) -> None:

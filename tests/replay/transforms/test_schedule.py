@@ -70,6 +70,7 @@ def test_carriers_end_as_the_buckets_would(runs: dict[str, dptrace.Run], cap_mb:
     assert np.abs(ends - end).min() <= len(sizes)
 
 
+@pytest.mark.heavy
 def test_larger_buckets_expose_more(runs: dict[str, dptrace.Run]) -> None:
     """A bucket of everything is sent after backward, as without overlap."""
     caps = [runs["naive"].whatif(bucket_cap_mb=cap).predicted["exposed_comm_ns"] for cap in (1, 25, 100)]
@@ -78,6 +79,7 @@ def test_larger_buckets_expose_more(runs: dict[str, dptrace.Run]) -> None:
     assert caps[0] < caps[2] / 2
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_a_host_that_sets_the_step_sets_it_with_any_schedule() -> None:
     """161 messages of an A100's gradients are hidden by, or shorter than, what its host takes; copies take no host."""

@@ -155,6 +155,7 @@ def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
     assert set(said["ranks"]) in ({*ranks}, {delay.rank for delay in plant.delays}, {plant.delays[-1].rank})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("slower", "ranks"), [(1.1, [5]), (1.0, [])])
 def test_many_small_excesses_of_a_rank_are_found(slower: float, ranks: list[int], tmp_path: Path) -> None:
     """Kernels are 10 % slower on rank 5: 20 µs between two collectives, 150 µs a step; without, nobody is late."""

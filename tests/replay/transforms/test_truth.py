@@ -144,6 +144,7 @@ def times_a_step(program: Program, place: str) -> int:
     return 4
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CASES)
 def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
     """Without stragglers, a step takes what it does without the delays; each is found on its rank, at its place."""
@@ -168,6 +169,7 @@ def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
     assert max(others, default=0) < 0.1 * max(by_rank.values())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CLEAN)
 def test_nobody_is_late_in_a_program_without_delays(name: str, tmp_path: Path) -> None:
     """Neither for the bubbles of a pipeline's schedule nor for noise: no rank gains more than 3 % of a step."""
@@ -185,6 +187,7 @@ def on_busy_cores(rank: Rank) -> Iterator[Do]:
         yield do._replace(ms=do.ms + 3) if busy else do
 
 
+@pytest.mark.heavy
 def test_chance_on_the_other_stages_hides_nothing_of_a_slow_one(tmp_path: Path) -> None:
     """What all of them usually take is what they take where no core was busy."""
     plant = Plant(1, "F", 15)
@@ -195,6 +198,7 @@ def test_chance_on_the_other_stages_hides_nothing_of_a_slow_one(tmp_path: Path) 
     assert clean.step_gain_ns <= 0.03 * clean.measured_step_ns
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("number", "ahead_ms"), [(1, -20), (2, 1), (2, 5)])
 def test_a_wrong_clock_hides_no_slow_stage(number: int, ahead_ms: int, tmp_path: Path) -> None:
     """Messages bound clocks from both sides. Gloo sends before it says that it does, by up to 400 µs on busy cores."""
@@ -327,6 +331,7 @@ def test_what_was_seen_once_may_not_come_again(others: tuple[Plant, ...], tmp_pa
     assert all("can't tell if it comes again" in one["gain_reason"] for one in late)
 
 
+@pytest.mark.heavy
 def test_what_ends_a_step_belongs_to_it(tmp_path: Path) -> None:
     """Not to the next one, whose first message follows."""
     recorded = opened(tmp_path, INTERLEAVED, 3, (Plant(1, "optimizer", 40),))
@@ -360,6 +365,7 @@ def test_a_step_that_waits_for_the_one_before_it_names_who_is_late(step: int, tm
     assert late["lost_by_step_ns"] == {f"ProfilerStep#{step}": pytest.approx(120e6, rel=0.05)}
 
 
+@pytest.mark.heavy
 def test_of_three_stages_two_are_not_late(tmp_path: Path) -> None:
     """Two take 48 ms longer than the first, which has less to do, as where it computes no gradient of its input."""
     both = Plant(1, "W", 4), Plant(2, "W", 4)
@@ -379,6 +385,7 @@ def test_late_at_a_collective_that_runs_beside_work_costs_nothing(size: int, tmp
     assert answer.step_gain_ns <= 0.03 * answer.measured_step_ns
 
 
+@pytest.mark.heavy
 def test_an_annotation_on_one_rank_changes_no_delay(tmp_path: Path) -> None:
     """What a rank says of a step in which it is late is compared with nothing on the others."""
     ranks = run(mesh, 4, (Plant(0, "optimizer", 40),))
@@ -395,6 +402,7 @@ def test_an_annotation_on_one_rank_changes_no_delay(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.heavy
 def test_an_annotation_changes_nothing_around_a_pause_in_an_autograd_node(tmp_path: Path) -> None:
     """All ranks pause there; what one is late elsewhere stays whole."""
     ranks = run(mesh, 4, (*(Plant(rank, "optimizer", 40) for rank in range(4)), Plant(0, "forward", 30)))

@@ -43,6 +43,7 @@ def test_what_is_missing_is_named_with_the_archive(tmp_path: Path) -> None:
         assert "cifar-10-binary.tar.gz" in str(error.value)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("content", [b"\x00" * 3072, b"\xff" * 3073, b"", None])
 def test_a_damaged_or_foreign_file_is_named(content: bytes | None, tmp_path: Path) -> None:
     """Cut, with a class that there is none of, empty, or far too large; the exit code is that of bad input."""

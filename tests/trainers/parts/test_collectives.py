@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@pytest.mark.heavy
 @given(size=st.integers(2, 12), rank=st.integers(0, 11))
 def test_a_rank_receives_the_chunk_that_its_neighbour_sends(size: int, rank: int) -> None:
     """In every round and on all ranks, because messages carry no tag that could identify them."""

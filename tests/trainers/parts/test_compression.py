@@ -105,6 +105,7 @@ def generator(seed: int) -> Generator:
     return random
 
 
+@pytest.mark.heavy
 @given(numbers)
 @example([0.0, 0.0])
 @example([1e-44, 0.0, -1e-44])
@@ -122,6 +123,7 @@ def test_int8_is_never_further_off_than_half_a_step(values: list[float]) -> None
     assert torch.equal(left.double() + sent.double(), gradient.double())
 
 
+@pytest.mark.heavy
 @given(st.integers(1, 127), st.integers(1, 1200), st.integers(0, 99), st.booleans())
 @example(7, 512, 0, False)
 @example(1, 513, 0, True)
@@ -168,6 +170,7 @@ ratios = st.floats(0.01, 1)
 CPU = torch.device("cpu")
 
 
+@pytest.mark.heavy
 @given(numbers, ratios)
 @example([0.0, 0.0, 0.0], 0.5)
 def test_top_k_sends_the_largest_as_they_are(values: list[float], ratio: float) -> None:
@@ -185,6 +188,7 @@ def test_top_k_sends_the_largest_as_they_are(values: list[float], ratio: float) 
     assert sorted(left.abs().tolist())[-1] <= sorted(gradient.abs().tolist())[-count]
 
 
+@pytest.mark.heavy
 @given(numbers, st.floats(1e-3, 1e6))
 @example([0.0, 1.0], 1.0)
 def test_a_threshold_sends_what_is_above_it(values: list[float], limit: float) -> None:
@@ -200,6 +204,7 @@ def test_a_threshold_sends_what_is_above_it(values: list[float], limit: float) -
     assert torch.equal(gradient * above, padded)
 
 
+@pytest.mark.heavy
 @given(numbers, ratios, st.integers(0, 1 << 40))
 def test_random_positions_are_the_same_on_every_rank(values: list[float], ratio: float, seed: int) -> None:
     """Two ranks with one seed choose one value in each of k parts: the sum of messages is that of the values."""

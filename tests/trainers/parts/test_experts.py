@@ -107,6 +107,7 @@ def test_an_added_loss_trains_as_one_that_the_model_s_loss_contains() -> None:
 EXPERTS = 4
 
 
+@pytest.mark.heavy
 @given(
     ranks=st.sampled_from([1, 2, 3]),
     tokens=st.lists(st.permutations(range(EXPERTS)), min_size=6, max_size=12).map(

@@ -32,6 +32,7 @@ def test_blocks_keep_their_names_and_their_activations() -> None:
     assert [["0", "1"], ["2", "3"], ["4", "5"], ["6"]] == layers(models.build_mlp("small"), 4)
 
 
+@pytest.mark.heavy
 def test_equal_blocks_are_dealt_out_equally() -> None:
     """The balanced model's eight blocks form stages with equally many blocks."""
     assert [["0", "1", "2", "3"], ["4", "5", "6", "7"]] == layers(models.balanced(), 2)

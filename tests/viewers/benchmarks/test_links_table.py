@@ -53,6 +53,7 @@ def test_gloo_and_nccl_are_distinguished() -> None:
     assert "NCCL 2.28.3" in facts(link_report(measured(backend="nccl")))
 
 
+@pytest.mark.heavy
 def test_the_topology_says_what_is_not_reported() -> None:
     """NUMA nodes and GPU links that are unknown are named."""
     content = link_report(measured())
@@ -67,6 +68,7 @@ def test_the_topology_says_what_is_not_reported() -> None:
     assert "GPUs by rank: H100, H100." == gpus
 
 
+@pytest.mark.heavy
 def test_the_table_fits_a_wide_terminal() -> None:
     """Six rows, each on one line of 132 characters."""
     out = io.StringIO()
@@ -79,6 +81,7 @@ def test_the_table_fits_a_wide_terminal() -> None:
 # Timed algorithms as tables.
 
 
+@pytest.mark.heavy
 def test_measured_times_stand_beside_predictions() -> None:
     """A row for each algorithm, then a column for each; the fastest of a size is marked. Without a line, no column
     shows a difference, and the note says why; without algorithms, as in older files, there is no table."""

@@ -34,6 +34,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return dptrace.open(folder)
 
 
+@pytest.mark.heavy
 def test_a_straggler_is_in_its_own_gap(late: Run) -> None:
     """The idle time of the late rank, not the wait of another, and its call at the end, with those late in the step."""
     drawn = chart(late)

@@ -83,6 +83,7 @@ def test_the_page_shows_both_runs_and_how_they_differ(browser: Browser, file: Pa
         assert [] == errors
 
 
+@pytest.mark.heavy
 def test_the_steps_of_median_length_are_drawn(found: Comparison) -> None:
     """They are the default; an unknown step is an error that lists the existing ones."""
     walls = found.a.figures["wall_ns"].mean(axis=0)
@@ -127,6 +128,7 @@ def test_more_than_a_page_holds_is_refused(found: Comparison, monkeypatch: pytes
         comparison.document(found)
 
 
+@pytest.mark.heavy
 def test_the_page_of_several_recordings_names_all_and_draws_one_of_each_side() -> None:
     """A note says which are drawn; time is saved, since the step time differs beyond noise."""
     before = [job(seed=seed, path=f"runs/main-{seed}") for seed in range(3)]

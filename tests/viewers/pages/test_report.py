@@ -33,6 +33,7 @@ def recorded() -> Run:
     return dptrace.open(str(ROOT / "traces" / "ddp_cpu_2ranks"))
 
 
+@pytest.mark.heavy
 def test_everything_is_on_the_page(recorded: Run) -> None:
     """Sentence, findings with the most expensive first, chart, views, recording facts, and definitions."""
     page = document(recorded)
@@ -87,6 +88,7 @@ def test_a_run_that_is_too_large_is_shown_by_a_step(monkeypatch: pytest.MonkeyPa
     assert "<svg" in page
 
 
+@pytest.mark.heavy
 def test_of_many_ranks_the_picture_has_the_notable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as a page in one file holds, in rows that can be read."""
     monkeypatch.setattr(report, "MAX_REPORT_INTERVALS", 10)

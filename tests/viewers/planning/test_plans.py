@@ -68,6 +68,7 @@ def dots(drawing: Drawing, hollow: bool = False) -> list[Dot]:
     return [mark for mark in drawing.marks if isinstance(mark, Dot) and mark.hollow == hollow]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("verb", "unit"), [("advice", 1), ("prediction", 1e9)])
 def test_a_bar_is_a_step(verb: str, unit: float, request: pytest.FixtureRequest) -> None:
     """The parts of each plan follow each other from zero to its step."""
@@ -174,6 +175,7 @@ def test_the_tables_of_a_prediction_agree_with_the_figures(prediction: dict[str,
     assert prediction["layout"] in facts(prediction)[1]
 
 
+@pytest.mark.heavy
 def test_nothing_fits_is_said_with_what_is_missing() -> None:
     """A trillion parameters on 8 GPUs: the nearest plan, and by how much it is too large."""
     said = facts(dptrace.advise(params=1e12, gpus=8))[1]
@@ -183,6 +185,7 @@ def test_nothing_fits_is_said_with_what_is_missing() -> None:
     assert "parameters, gradients and optimizer" in said
 
 
+@pytest.mark.heavy
 def test_what_nobody_can_buy_is_not_what_fits() -> None:
     """405 billion parameters on one GPU: no GPU has 7.2 TB, and few hosts 6.5 TB; 7 billion fit into larger GPUs."""
     large, small = (" ".join(facts(dptrace.predict(params=size, gpus=1))) for size in (405e9, 7e9))

@@ -136,6 +136,7 @@ def test_many_ranks_are_cut_and_reported(ranks: int) -> None:
     assert (ranks > MAX_RANKS) == any(line.startswith(f"{ranks - MAX_RANKS} more rank") for line in lines)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("height", "least", "most"), [(24, MAX_RANKS, MAX_RANKS), (100, 40, 50)])
 def test_a_screen_full_of_ranks_is_drawn_with_those_that_matter(height: int, least: int, most: int) -> None:
     """The slowest one is first among them, and it is said where to look."""

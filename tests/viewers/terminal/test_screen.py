@@ -138,6 +138,7 @@ def test_a_text_ends_with_a_clause(width: int) -> None:
     assert "Send less, pack it, or wait." == said("Send less, pack it, or wait.", width, 1)
 
 
+@pytest.mark.heavy
 def test_no_sentence_of_the_screen_is_cut() -> None:
     """With findings of long texts on a narrow terminal, too: what does not fit is left out, not cut."""
     for width in (60, 80, 132):

@@ -27,6 +27,7 @@ def drawing(name: str, case: str) -> Drawing:
     return draw(CASES[case]())
 
 
+@pytest.mark.heavy
 def test_a_view_is_loaded_when_it_is_used() -> None:
     """Listing the views imports none of them, and using one imports those of its subject only."""
     code = (

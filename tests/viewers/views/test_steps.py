@@ -73,6 +73,7 @@ def test_of_many_ranks_a_row_of_the_map_is_a_node() -> None:
     assert ("node-5 (held others up)", "40–47", "rank 43") == table.rows[0][:3]
 
 
+@pytest.mark.heavy
 def test_bars_of_many_ranks_begin_with_the_late_one() -> None:
     """Of 512 ranks, 96 have a bar, which is said; the one that others wait for is first."""
     run = late_run(*[60 if rank == 300 else 40 for rank in range(512)])
@@ -93,6 +94,7 @@ def test_more_is_brighter_on_a_dark_page() -> None:
         assert min(contrast(box.color, box.ink), contrast(*box.dark)) >= 3.5
 
 
+@pytest.mark.heavy
 def test_colors_are_of_the_difference() -> None:
     """The slow rank, which waits for nobody, is the darkest; walls that hardly differ have one color."""
     boxes = {box.tip.split(":")[0]: box for box in cells("64 ranks") if "Exposed communication" in box.tip}

@@ -98,6 +98,7 @@ def test_a_host_is_drawn_only_where_it_computes(tmp_path: Path, gpu: bool) -> No
     assert 1 + gpu == len(memory_table(run).rows)
 
 
+@pytest.mark.heavy
 def test_the_rest_of_many_devices_is_named(tmp_path: Path) -> None:
     """Eight are drawn."""
     drawing = memory(dptrace.open(memory_run(tmp_path, ranks=10)))

@@ -108,6 +108,7 @@ def test_names_are_each_runs_own() -> None:
             assert {one.track == 1} == {text.startswith("other ") for text in texts}
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_ranks_have_their_roles_and_gaps_their_names_in_both_runs() -> None:
     """As on a page of one run: who held others up, and what filled the gaps, which lie in idle time at their place."""
@@ -143,6 +144,7 @@ def test_the_scene_names_the_runs() -> None:
     assert [one.mean_ns.tolist() for one in aligned.runs] == [strip["ns"] for strip in data["strips"]]
 
 
+@pytest.mark.heavy
 def test_several_runs_share_an_axis() -> None:
     """Each of three is the second of a pair with A; steps are as long as in the slowest, and names stay own."""
     factors = {"exposed": 0.2, "idle": 0.5}

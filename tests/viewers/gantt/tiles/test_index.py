@@ -23,6 +23,7 @@ from dptrace.viewers.gantt.tiles.index import (
 from tests.viewers.gantt.tiles.lanes import brute_cover, columns_of, lanes, random_lane
 
 
+@pytest.mark.heavy
 @given(lanes())
 def test_a_block_knows_what_its_categories_covered_before(lane: LaneColumns) -> None:
     """What they cover before its first start is the sum of gains before it, less what lasts beyond that start."""
@@ -34,6 +35,7 @@ def test_a_block_knows_what_its_categories_covered_before(lane: LaneColumns) -> 
         assert brute_cover(lane, category, first.astype(float)).tolist() == before.tolist()
 
 
+@pytest.mark.heavy
 @given(lanes())
 def test_heads_bound_the_intervals_of_their_blocks(lane: LaneColumns) -> None:
     """First start, latest end, longest duration, and the latest end of all blocks so far."""
@@ -138,6 +140,7 @@ def place(lane: LaneColumns, share: float) -> float:
     return float(round(int(lane.start_ns[0]) + share * (end - int(lane.start_ns[0]))))
 
 
+@pytest.mark.heavy
 @given(lanes(), shares, shares, st.integers(1, 40), st.booleans())
 def test_cover_is_exact(lane: LaneColumns, one: float, other: float, width: int, whole: bool) -> None:
     """To 0 ns at whole times, with any number of intervals to a column, and to rounding at others."""
@@ -168,6 +171,7 @@ def test_cover_is_exact_where_a_column_holds_many_blocks() -> None:
         assert brute_cover(lane, category, edges).tolist() == cover[slot].tolist()
 
 
+@pytest.mark.heavy
 @given(lanes(), shares, shares, st.integers(0, 500), st.integers(0, 300))
 def test_a_window_returns_what_touches_it(
     lane: LaneColumns, one: float, other: float, shortest: int, most: int
@@ -189,6 +193,7 @@ def test_a_window_returns_what_touches_it(
         assert given_column[expected].tolist() == found.tolist()
 
 
+@pytest.mark.heavy
 @given(lanes(), shares, shares)
 def test_touching_counts_what_touches_a_window(lane: LaneColumns, one: float, other: float) -> None:
     """Its ends included, as in the page."""
@@ -198,6 +203,7 @@ def test_touching_counts_what_touches_a_window(lane: LaneColumns, one: float, ot
     assert int(expected.sum()) == Lane(index_lane(lane)).touching(low, high)
 
 
+@pytest.mark.heavy
 @given(lanes(), shares, st.integers(0, 200))
 def test_at_finds_the_shortest_interval_at_a_time(lane: LaneColumns, share: float, slack: int) -> None:
     """Else the next one, or the one that began before, if either is near."""

@@ -6,12 +6,14 @@ import gzip
 import json
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.viewers.gantt.tiles.requests import Message, compressed, quantized
 
 
+@pytest.mark.heavy
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50), st.sampled_from([1.0, 64.0, 1e6]))
 def test_rounded_shares_do_not_drift(shares: list[float], column: float) -> None:
     """Each is off by at most one, but for the least that is shown, a full column is 255, and any time is at least 1."""
