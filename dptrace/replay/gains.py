@@ -283,7 +283,7 @@ _PACES = {
     "launch": "launch latency is",
     "stream": "gaps between kernels are",
     "wait": "returns of waits are",
-    "absent_ranks": "ranks that were not recorded are",
+    "absent_ranks": "waits in collectives that lack ranks are",
     "unexplained": "waits without a recorded reason are",
 }
 

@@ -264,7 +264,7 @@ PATH_KINDS = {
     "launch": "latency of launches",
     "stream": "gaps between kernels of a stream",
     "wait": "returns of waits",
-    "absent_ranks": "ranks that were not recorded",
+    "absent_ranks": "waits in collectives that lack ranks",
     "unexplained": "unexplained",
 }
 """By the names in :data:`dptrace.replay.paths.LINK_KINDS`."""
