@@ -422,11 +422,12 @@ class _ThreadEvents(msgspec.Struct, frozen=True):
         short = union(trace.start_ns[work], trace.end_ns[work] + shortest)
         short = short[0], np.maximum(short[1] - shortest, short[0])
         kept = long | (waits & (trace.end_ns[own] - trace.start_ns[own] >= min(shortest, 5_000)))
+        notes = own[((category == Category.ANNOTATION) & ~kinds.message[name] | (ops & kinds.loading[name])) & long]
         groups = (
             own[waits & kept],
             own[(calls | operators) & long & ~waits],
             outermost(trace, own[operators & long]),
-            own[((category == Category.ANNOTATION) & ~kinds.message[name] | (ops & kinds.loading[name])) & long],
+            notes[~_around_steps(trace, notes, kinds.step[trace.name[notes]], work)],
             own[(category == Category.PYTHON) & long],
         )
         edges = np.concatenate([*(trace.start_ns[g] for g in groups), *(trace.end_ns[g] for g in groups), *short])
@@ -457,6 +458,23 @@ class _ThreadEvents(msgspec.Struct, frozen=True):
                 for column, value in zip(table, row, strict=True):
                     np.copyto(column, value, where=mask)
         return table.T
+
+
+def _around_steps(trace: Trace, notes: Int64, is_step: NDArray[np.bool_], work: Int64) -> NDArray[np.bool_]:
+    """Return which annotations hold all *work* of the step that they lie in: they say no more of its place than it."""
+    steps = notes[is_step]
+    if not len(steps):
+        return np.zeros(len(notes), np.bool_)
+    # The last step that began before each annotation.
+    step = steps[np.searchsorted(trace.start_ns[steps], trace.start_ns[notes], side="right") - 1]
+    inside = (trace.start_ns[notes] >= trace.start_ns[step]) & (trace.end_ns[notes] <= trace.end_ns[step])
+    begun = trace.start_ns[work]
+    held, all_ = (
+        np.searchsorted(begun, trace.end_ns[events]) - np.searchsorted(begun, trace.start_ns[events])
+        for events in (notes, step)
+    )
+    around: NDArray[np.bool_] = inside & (held == all_) & (held > 0) & ~is_step
+    return around
 
 
 def _first_of(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

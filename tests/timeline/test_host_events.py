@@ -60,6 +60,24 @@ def test_each_planted_activity_has_its_cause_and_name(tmp_path: Path) -> None:
         assert until - since == sum(host.spent(since, until).values())
 
 
+def test_an_annotation_around_each_step_changes_nothing(tmp_path: Path) -> None:
+    """It says no more than the step; one of half of it is a place in which Python ran."""
+    path = planted_job(tmp_path, [Plant(0, "pause", 5, steps=[1], layer=4)], ranks=2) / "rank0.json"
+    plain, content = activity(path), json.loads(path.read_text())
+    steps = [event for event in content["traceEvents"] if event.get("name", "").startswith("ProfilerStep#")]
+    answers = []
+    for share in (0.998, 0.5):
+        notes = [
+            event | {"name": "mine", "ts": event["ts"] + 0.001 * event["dur"], "dur": share * event["dur"]}
+            for event in steps
+        ]
+        path.write_text(json.dumps(content | {"traceEvents": content["traceEvents"] + notes}))
+        answers.append(activity(path))
+
+    assert total(plain) == total(answers[0])
+    assert "mine" in spent(answers[1], HostCause.PYTHON)
+
+
 def test_waiting_for_another_rank_is_passive(tmp_path: Path) -> None:
     """A synchronizing call while the device waits in a collective is not what keeps its own host busy."""
     folder = planted_job(tmp_path, [Plant(1, "pause", 5, layer=7)], ranks=2)

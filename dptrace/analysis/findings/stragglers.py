@@ -189,7 +189,7 @@ def straggler_reason(
         kernel=called and f" ({'operator' if on_cpu else 'kernel'}{called})",
         copy=called and f" ({called.strip()})",
         most=inside and f", most{inside}",
-        instead=" or has no core: the recording doesn't tell which" if lacks_core else "",
+        instead=" (or has no core: the recording doesn't tell)" if lacks_core else "",
         they_have="it has no core" if len(late) == 1 else "they have no cores",
     )
 

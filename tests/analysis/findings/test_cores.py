@@ -68,7 +68,7 @@ def test_what_all_ranks_lack_makes_none_late(tmp_path: Path) -> None:
     (found,) = of_job(tmp_path, [Plant(1, "python", 4)], waits)
 
     assert "python" == found.evidence.to_dict()["cause"]
-    assert "or has no core: the recording doesn't tell" in found.text
+    assert "(or has no core: the recording doesn't tell)" in found.text
 
 
 def test_a_sleep_beside_a_busy_core_is_a_sleep() -> None:
@@ -103,6 +103,6 @@ def test_steps_have_their_own_figures_in_a_selection() -> None:
 @pytest.mark.parametrize("cause", ["python", "nothing_recorded", "compute"])
 def test_what_is_not_recorded_is_said_so(cause: str) -> None:
     """A pause on a CPU may be a sleep or a missing core, and so may compute that takes longer; not that of a GPU."""
-    assert "or has no core: the recording doesn't tell" in straggler_reason(cause, "", "", [1], True, True)
+    assert "(or has no core: the recording doesn't tell)" in straggler_reason(cause, "", "", [1], True, True)
     assert "core" not in straggler_reason(cause, "", "", [1], True)
     assert (cause == "compute") == ("core" not in straggler_reason(cause, "", "", [1], False, True))
