@@ -252,8 +252,8 @@ def _ranks(run: Run, most: int) -> Fitting:
 
     Late ones that the findings name come before all: in a pipeline, the others wait for a stage without meeting it.
     """
-    stragglers = [one.evidence for one in top_findings(findings_of(run)) if isinstance(one.evidence, Straggler)]
-    late = {rank for one in stragglers for rank in one.ranks}
+    certain = (one.evidence for one in top_findings(findings_of(run)) if one.gain.low_ns)
+    late = {rank for evidence in certain if isinstance(evidence, Straggler) for rank in evidence.ranks}
     shown = sorted(notable_ranks(run), key=lambda one: run.timelines[one.index].rank not in late)[:most]
     both = [(run.splits[one.index].mean(), run.cross_rank.exposed_waits[one.index].mean()) for one in shown]
     means = [{**figures, **waits} for figures, waits in both]

@@ -138,7 +138,9 @@ def test_options_of_earlier_versions_write_what_o_writes(
     before = asked(line, old, path, "--force")
 
     assert (0, 0, now.stdout) == (now.exit_code, before.exit_code, before.stdout), before.output
-    assert len(made) == len((folder / path).read_bytes())
+    # Bokeh counts its objects in a process: the later numbers may be longer.
+    lengths = {len(re.sub(rb"\bp\d+\b", b"p", content)) for content in (made, (folder / path).read_bytes())}
+    assert len(lengths) == 1
     assert f"{old} FILE is now -o FILE" in before.stderr
     assert f"{old} " not in asked(line.split()[0], "--help").stdout
     assert "is now" not in asked(line, old, path, "--force", "-q").stderr
