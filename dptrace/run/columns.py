@@ -159,7 +159,7 @@ def _cause(cause: IdleCause) -> Column:
         name,
         "Int64",
         f"{cause.doc}; missing where unknown",
-        cause.heading,
+        cause.heading or cause.label,
         lambda one: _known_of(one.device.split, name, one.device.idle_causes[name]),
     )
 

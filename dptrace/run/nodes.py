@@ -1,4 +1,4 @@
-"""The nodes of a run: their ranks, which of them others wait for, and the mean step of each."""
+"""The nodes of a run: their ranks, which nodes hold others up, and the mean step of each."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ class Node(msgspec.Struct, frozen=True):
     is_late: bool = False
     """Whether ranks of other nodes, or of its own, wait for one of its ranks during a notable part of the run."""
 
-    def ranks_text(self, run: Run) -> str:
-        """Return its ranks that have steps: ``ranks 8–15``."""
-        return ranks_text({run.timelines[index].rank for index in self.indices})
-
     def label(self, run: Run) -> str:
-        """Return its name with its ranks: ``node-001, ranks 8–15``."""
-        return f"{self.name}, {self.ranks_text(run)}"
+        """Return its name with its ranks that have steps: ``node-001, ranks 8–15``."""
+        return f"{self.name}, {self._ranks(run)}"
+
+    def numbers(self, run: Run) -> str:
+        """Return these ranks alone: ``8–15``."""
+        return self._ranks(run).partition(" ")[2]
+
+    def _ranks(self, run: Run) -> str:
+        return ranks_text({run.timelines[index].rank for index in self.indices})
 
     def mean_step(self, run: Run) -> dict[str, float | None]:
         """Return the figures of a step in ns, means over its GPUs; None where one of them does not know a figure."""
@@ -38,7 +41,7 @@ class Node(msgspec.Struct, frozen=True):
         }
 
     def least_waiting(self, run: Run) -> int | None:
-        """Return the rank of the GPU that waits least, the one that others wait for; None where that is not known."""
+        """Return the rank of the GPU that waits least; None where that is not known, or none waits."""
         waits = [(run.cross_rank.exposed_waits[index].mean()["exposed_wait_ns"], index) for index in self.indices]
         known = [(wait, index) for wait, index in waits if wait is not None]
         if len(known) < len(waits) or not any(wait for wait, _ in known):

@@ -457,10 +457,10 @@ def lines(content: Mapping[str, Any]) -> list[str]:
             f"change  from step {found['first_step']:,} on, a step takes {duration(found['after_ns'])} instead of "
             f"{duration(found['before_ns'])}{what}"
         )
-    grown = content["drift_ns_per_1000_steps"] * content["steps"] / 2000
-    if abs(grown) > 0.05 * step["median"] and not found:
-        sign = "+" if grown > 0 else "−"
-        text.append(f"drift   {sign}{duration(abs(grown))} a step from the first half of the steps to the second")
+    drifted = content["drift_ns_per_1000_steps"] * content["steps"] / 2000
+    if abs(drifted) > 0.05 * step["median"] and not found:
+        sign = "+" if drifted > 0 else "−"
+        text.append(f"drift   {sign}{duration(abs(drifted))} a step from the first half of the steps to the second")
     if memory := content["memory"]:
         grown = f", grown by {memory['grown'] / 2**20:,.0f} MiB" if memory["grown"] > 2**20 else ""
         text.append(f"memory  at most {memory['largest'] / 2**20:,.0f} MiB on a rank{grown}")

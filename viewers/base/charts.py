@@ -30,7 +30,7 @@ DENSE = 48
 """Number of bars from which they are drawn flat."""
 _GAP = 6.0
 """Between two rows, in pixels."""
-_LEAST_MS = 10_000
+_IN_MS_NS = 10_000
 """Time in ns from which a number of ms has a digit that counts."""
 _UNDER = 4.0
 """Height in pixels of the line for overlapped communication."""
@@ -131,7 +131,7 @@ def bar_chart(title: str, subtitle: str, bars: Sequence[Bar], height: float, rig
 
 def _time(ns: float) -> str:
     """Write a time in ms, as the tables do; one that would be 0.00 ms in its own unit."""
-    return duration(ns) if 0 < ns < _LEAST_MS else f"{milliseconds(ns)} ms"
+    return duration(ns) if 0 < ns < _IN_MS_NS else f"{milliseconds(ns)} ms"
 
 
 def _legend(bars: Sequence[Bar]) -> dict[str, str]:

@@ -132,8 +132,8 @@ def _nodes_table(run: Run, all_rows: bool) -> Fitting | None:
     table = _table("mean step by node, ms", ["node", "ranks", "waits\nleast"], names)
     shown = len(found) if all_rows else MAX_RANKS
     for node, figures in list(zip(found, means, strict=True))[:shown]:
-        ranks, least = node.ranks_text(run).partition(" ")[2], node.least_waiting(run)
-        table.add_row(plain(node.name), ranks, "?" if least is None else str(least), *_row(figures, names))
+        least = node.least_waiting(run)
+        table.add_row(plain(node.name), node.numbers(run), "?" if least is None else str(least), *_row(figures, names))
     if shown < len(found):
         table.add_row("…", *["…"] * (len(names) + 3))
     late = [node.name for node in found if node.is_late]

@@ -27,7 +27,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import milliseconds, sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.columns import HEADINGS, shown_figures
-from dptrace.run.nodes import nodes_first
+from dptrace.run.nodes import Node, nodes_first
 from dptrace.run.notable_ranks import HELD_UP, MANY, ranks_first
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
@@ -164,7 +164,7 @@ def _means(run: Run) -> dict[str, StepFigures]:
 SUMMARY_VIEW = View("summary", SUMMARY_TITLE, summary_table, summary)
 
 
-# A bar for each node: the parts of its mean step, and which of its ranks the others wait for.
+# A bar for each node: the parts of its mean step.
 
 
 NODES_TITLE = "Mean step of each node"
@@ -190,7 +190,7 @@ def nodes_table(run: Run) -> TextTable:
     rows = tuple(
         (
             _with_reason(node.name, HELD_UP if node.is_late else ""),
-            node.ranks_text(run).partition(" ")[2],
+            node.numbers(run),
             "?" if (least := node.least_waiting(run)) is None else f"rank {least}",
             *step_cells(figures, names),
         )
@@ -307,7 +307,8 @@ def heatmap(run: Run) -> Drawing:
     names = [name for name in _NAMES if name != "exposed_wait_ns" or waits.known.any()]
     if not rank_step_grid.total("wall_ns"):
         return message(HEATMAP_TITLE, "The steps of this run have no length.")
-    rows, labels = _rows_of_map(run, labels)
+    in_rows = nodes_first(run) if len(devices) > BY_NODE else ()
+    rows, labels = _rows_of_map(run, labels, in_rows)
     height = 24.0 if len(labels) <= 32 else 12.0 if len(devices) <= _MOST_ROWS or len(labels) < _MOST_ROWS else 6.0
     every = 1 if height >= 12 else 4
     ticks = [(_HEAD + (row + 0.5) * height, label) for row, label in enumerate(labels) if row % every == 0]
@@ -317,14 +318,17 @@ def heatmap(run: Run) -> Drawing:
         marks += _map(rank_step_grid, waits, (labels, rows), name, index * (1 + _GAP), height)
     y = Axis(0, bottom, tuple(ticks), grid=False)
     text = "Each map has its own scale; darker is more. Shares are of the step's wall time."
-    shown = "Of the ranks of a node" if len(devices) > BY_NODE and nodes_first(run) else "Of the ranks of a row"
-    text += f" {shown}, the one farthest from the median is shown." if len(rows) < len(devices) else ""
+    text += (
+        f" Of the ranks of a {'node' if in_rows else 'row'}, the one farthest from the median is shown."
+        if len(rows) < len(devices)
+        else ""
+    )
     return Drawing(HEATMAP_TITLE, text, _heatmap_steps(rank_step_grid, len(names)), y, bottom, tuple(marks), right=16)
 
 
-def _rows_of_map(run: Run, labels: list[str]) -> tuple[list[NDArray[np.intp]], list[str]]:
-    """Return which GPUs share a row, and its label: one, of many those of a node, or of several."""
-    nodes = sorted(nodes_first(run), key=lambda node: node.indices[0]) if len(labels) > BY_NODE else []
+def _rows_of_map(run: Run, labels: list[str], nodes: Sequence[Node]) -> tuple[list[NDArray[np.intp]], list[str]]:
+    """Return which GPUs share a row, and its label: one, those of a node, or of many several."""
+    nodes = sorted(nodes, key=lambda node: node.indices[0])
     place = {id(device): number for number, device in enumerate(with_steps(run))}
     units = [np.array([place[id(run.devices[index])] for index in node.indices]) for node in nodes]
     names = [node.label(run) for node in nodes]

@@ -18,12 +18,12 @@ class IdleCause(msgspec.Struct, frozen=True, kw_only=True):
     """The figure that counts it, in ns; without ``_ns`` also the kind of its finding."""
     label: str
     """The cause in words."""
-    heading: str
-    """Of its column."""
     doc: str
     """When idle time counts for it."""
     look: tuple[str, str, str, str]
     """Its color and that of text on it on a light page, then both on a dark page; see ``viewers/base/theme``."""
+    heading: str = ""
+    """Of its column; the label, if empty."""
     pattern: str = ""
     """One of ``PATTERNS`` in ``viewers/base/theme``."""
     host_causes: tuple[HostCause, ...] = ()
@@ -66,7 +66,6 @@ IDLE_CAUSES = (
     IdleCause(
         name="data_loading_ns",
         label="data loading",
-        heading="data loading",
         doc=_LATE,
         look=("#9356C8", "#FFFFFF", "#836FBE", "#000000"),
         pattern="back",
@@ -79,7 +78,6 @@ IDLE_CAUSES = (
     IdleCause(
         name="allocator_ns",
         label="allocator",
-        heading="allocator",
         doc=_LATE,
         look=("#4E3628", "#FFFFFF", "#907265", "#000000"),
         pattern="dots",
@@ -91,7 +89,6 @@ IDLE_CAUSES = (
     IdleCause(
         name="synchronizing_ns",
         label="synchronizing",
-        heading="synchronizing",
         doc=_LATE,
         look=("#92884A", "#000000", "#E5D69E", "#000000"),
         pattern="bars",
@@ -104,7 +101,6 @@ IDLE_CAUSES = (
     IdleCause(
         name="host_bound_ns",
         label="host-bound",
-        heading="host-bound",
         doc=_LATE,
         look=("#A43F00", "#FFFFFF", "#DE741F", "#000000"),
         why="the host launched the next kernel too late",
@@ -118,7 +114,6 @@ IDLE_CAUSES = (
     IdleCause(
         name="launching_ns",
         label="launching",
-        heading="launching",
         doc="the host was still in the call that launches the work",
         look=("#520CA9", "#FFFFFF", "#ADE417", "#000000"),
         pattern="hatch",
@@ -131,7 +126,6 @@ IDLE_CAUSES = (
     IdleCause(
         name="launch_latency_ns",
         label="launch latency",
-        heading="launch latency",
         doc=_IN_TIME,
         look=("#3D7F6B", "#FFFFFF", "#5AAFA2", "#000000"),
         pattern="rails",
@@ -144,7 +138,6 @@ IDLE_CAUSES = (
     IdleCause(
         name="waiting_ns",
         label="waiting",
-        heading="waiting",
         doc=_IN_TIME,
         look=("#3A4757", "#FFFFFF", "#DFE3E8", "#000000"),
         why="the next kernel was launched in time, but its stream was told to wait for another",
@@ -166,7 +159,6 @@ IDLE_CAUSES = (
     IdleCause(
         name="unexplained_ns",
         label="unexplained",
-        heading="unexplained",
         doc="idle although work was launched in time, without a recorded reason",
         look=("#110A18", "#FFFFFF", "#5A8189", "#000000"),
         why="the next kernel was launched in time; nothing that is recorded says why it began later",

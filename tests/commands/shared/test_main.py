@@ -244,6 +244,7 @@ def test_a_closed_pipe_is_no_error_and_a_closed_output_is_one_where_something_is
             piped = ended(verb, trace, option, shell=f"{pipe} true; exit ${{PIPESTATUS[0]}}")
             assert 0 == piped.returncode, (words, pipe)
             assert "Traceback" not in piped.stderr
+            assert not (pipe == "|" and option == "-q" and piped.stderr), words
     closed = ended("analyze", trace, "-q", shell=">&-")
     assert (1, 1) == (closed.returncode, closed.stderr.count("\n")), closed.stderr
     written = ended("analyze", trace, "--json", "-o", str(tmp_path / "a.json"), shell=">&-")
