@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,9 +34,11 @@ _errors = -1
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep standard error, for the stacks of a test that takes too long."""
+    """Keep standard error, for the stacks of a test that takes too long; catch Ctrl+C also as a background job."""
     global _errors
     _errors = os.dup(2)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell lets its background jobs ignore it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(hookwrapper=True)
