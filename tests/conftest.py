@@ -26,7 +26,7 @@ settings.register_profile("dptrace", deadline=None)
 settings.load_profile("dptrace")
 
 
-_LIMIT_S, _SLOW_LIMIT_S = 120, 900
+_LIMIT_S, _SLOW_LIMIT_S = 120, 400
 _COSTS = {"slow": 20, "spawn": 10, "browser": 5, "heavy": 1, "limit": 50}
 """What a test of each mark takes, about, in seconds of a core: files are begun in the order of their sums."""
 _errors = -1

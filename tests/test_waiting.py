@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forking
 from tests.support.forking import run_python
 from tests.support.paths import ROOT
 
@@ -68,10 +69,10 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.limit(5)
 @pytest.mark.spawn
-def test_what_takes_too_long_ends_with_its_stacks(tmp_path: Path) -> None:
+def test_what_takes_too_long_ends_with_its_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that runs as a fork is ended, and the error names the line that it waits in."""
+    monkeypatch.setattr(forking, "limit_s", 5)
     (tmp_path / "waits.py").write_text("import threading\n\nthreading.Event().wait()\n")
     with pytest.raises(AssertionError, match=r'waits\.py", line 3'):
         run_python("waits.py", cwd=tmp_path)

@@ -69,7 +69,6 @@ def failures(report: Path) -> int:
     return int(ElementTree.parse(report).getroot().get("failures", "-1"))
 
 
-@pytest.mark.limit(900)
 def test_the_workflow_of_github(project: Path) -> None:
     """A branch that sleeps in each step fails it, and the summary says so."""
     git(project, "update-ref", "refs/remotes/origin/main", "main")
@@ -83,7 +82,6 @@ def test_the_workflow_of_github(project: Path) -> None:
     assert (project / "step-time.html").stat().st_size > 10_000
 
 
-@pytest.mark.limit(900)
 def test_the_job_of_gitlab(project: Path) -> None:
     """On the default branch it saves a baseline, with which the branch that sleeps is compared, and fails."""
     script = GITLAB["step-time"]["script"]

@@ -114,7 +114,6 @@ def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> 
     assert {1: 2, 2: 0} == {index: result for index, result in seen.items() if index}
 
 
-@pytest.mark.limit(20)
 @pytest.mark.spawn
 def test_what_does_not_arrive_costs_a_retry(tmp_path: Path) -> None:
     """A result, and an error that was raised, that can't be unpickled are those of this process; none is waited for."""

@@ -81,7 +81,11 @@ def run_python(
             for pid in (*descendants(process.pid), process.pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGABRT)  # faulthandler then prints the stacks of all threads
-            err = process.communicate()[1]
+            try:
+                err = process.communicate(timeout=10)[1]
+            except subprocess.TimeoutExpired as still:
+                process.kill()
+                err = (still.stderr or b"").decode() + "It doesn't end when it is aborted."
             raise AssertionError(f"{command} still ran after {timeout:.1f} s.\n{err}") from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 

@@ -43,7 +43,7 @@ from dptrace.record import World, parse_options  # noqa: E402
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper  # noqa: E402
 from dptrace.trainers.parts.task import build_task  # noqa: E402
 
-pytestmark = pytest.mark.limit(900)  # the first test of a number of ranks trains all cases on it
+pytestmark = pytest.mark.limit(400)  # the first test of a number of ranks trains all cases on it
 
 FOUR = ("single", "naive", "interleaved", "ddp")
 
