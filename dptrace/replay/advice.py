@@ -202,7 +202,8 @@ def _item(
 def step_checks(step: RecordedStep) -> Iterator[Check]:
     """Yield the items that the parts of the mean step answer."""
     once, wall_ns = step.optimizer_ns + step.transfer_ns, step.wall_ns
-    reason = f"the optimizer and exposed communication, {duration(once)}, once for twice the samples{step.at_most}"
+    rest = "communication" if step.at_most else "transfer"
+    reason = f"the optimizer and exposed {rest}, {duration(once)}, once for twice the samples{step.at_most}"
     yield _item("larger-batch", reason, gain_ns=once / 2, wall_ns=wall_ns)
     if not step.data_loading_ns:
         yield _item("num_workers", "no step waits for the DataLoader", "skip", gain_ns=0.0)

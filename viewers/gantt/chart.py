@@ -26,10 +26,19 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks import Shift
 from dptrace.analysis.cross_rank.ddp_buckets import call_names
-from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait, sum_of_waits
+from dptrace.analysis.cross_rank.transfers import CallWaits, ExposedWait, beside_waiting, sum_of_waits
 from dptrace.analysis.matching.calls import coordinates
 from dptrace.analysis.per_gpu.causes import CAUSES
-from dptrace.analysis.per_gpu.split import Part, Segments, exposure, idle, part_intervals_of, partition, waiting_label
+from dptrace.analysis.per_gpu.split import (
+    EXPOSED_LABELS,
+    Part,
+    Segments,
+    exposure,
+    idle,
+    part_intervals_of,
+    partition,
+    waiting_label,
+)
 from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, IntervalSet, covered, cut_at, sums
 from dptrace.run.run import Run
@@ -367,6 +376,8 @@ class Chart:
     """Kernel name, metadata and short name (``AR bucket 0``) of the collectives, without duplicates."""
     axes: tuple[Axis, ...] = ()
     """Where the times of each track's trace lie."""
+    exposed: str = EXPOSED_LABELS["exposed_comm_ns"]
+    """What exposed communication is called that is not drawn as waiting."""
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self.lanes)
@@ -424,8 +435,8 @@ def chart(run: Run) -> Chart:
         )
         lanes += _lanes(timeline, waits[index], calls[index], index, axes[index], names, collectives)
         let_go(timeline.start_ns)
-    texts = tuple(names), tuple(collectives)
-    return Chart(axes[0].origin_ns, axes[0].length_ns, tuple(tracks), _strips(tracks), tuple(lanes), *texts, axes)
+    drawn = tuple(tracks), _strips(tracks), tuple(lanes), tuple(names), tuple(collectives)
+    return Chart(axes[0].origin_ns, axes[0].length_ns, *drawn, axes, beside_waiting(sum_of_waits(waits)))
 
 
 def _lanes(

@@ -99,7 +99,7 @@ class _Drawn:
     """A chart as sources of quads, one for each category: the legend hides a category, and a pattern is a glyph's."""
 
     def __init__(self, gantt_chart: Chart) -> None:
-        self.chart, self.looks = gantt_chart, categories()
+        self.chart, self.looks = gantt_chart, categories(gantt_chart.exposed)
         self.rows = dict(_rows(gantt_chart))
         self.height = max(place.bottom for place in self.rows.values()) + 4
         self.texts = [*_texts(gantt_chart)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -80,6 +80,8 @@ class SvgLayout:
     """Index and y of each strip that is drawn: side by side, above the rows of its run."""
     strip_height: float
     bottom: float
+    looks: Sequence[Mapping[str, Any]]
+    """Names and colors of each category."""
     chart_width: float = WIDTH
     """The width of the whole chart in pixels."""
 
@@ -107,7 +109,7 @@ def svg_layout(gantt_chart: Chart, top: float, width: float = WIDTH) -> SvgLayou
     placed = page_layout(gantt_chart, compact=True)
     gaps, collapsed = placed["gaps"], placed["collapsed"]
     names = _names(gantt_chart, {} if collapsed else {Role(row["role"]): row["label"] for row in placed["rows"]}, width)
-    strip_height, y = placed["strips"][0]["h"], top
+    looks, strip_height, y = categories(gantt_chart.exposed), placed["strips"][0]["h"], top
     rows: list[Row] = []
     strips: list[tuple[int, float]] = []
     for head in placed["strips"]:
@@ -124,7 +126,7 @@ def svg_layout(gantt_chart: Chart, top: float, width: float = WIDTH) -> SvgLayou
                 rows.append(Row(row["track"], role, y, height))
                 y += height + gaps["rows"]
         y += gaps["tracks"] - gaps["rows"]
-    return SvgLayout(gantt_chart, names, top, tuple(rows), tuple(strips), strip_height, y, width)
+    return SvgLayout(gantt_chart, names, top, tuple(rows), tuple(strips), strip_height, y, looks, width)
 
 
 def _names(gantt_chart: Chart, roles: dict[Role, str], width: float) -> Names:
@@ -162,9 +164,6 @@ def _side_by_side(gantt_chart: Chart, strips: Sequence[int]) -> list[int]:
 # The labels of a static Gantt chart, by the rules of the page (drawing/labels.js): each on the block that it describes.
 
 
-COLORS, NAMES, _SHORT = ([str(entry[key]) for entry in categories()] for key in ("color", "label", "short"))
-"""Color, name and short name of each category."""
-
 _SIZE = 11
 """Size of labels in pixels."""
 _OTHERS = 0.5
@@ -199,7 +198,7 @@ class _RowLabels:
     def _phase(self, lane: Lane, index: int) -> None:
         """Name a phase: ``Backward 18.8 ms``, ``Waiting for rank 2 · 963 ms``, ``F3``."""
         category, start, named = int(lane.category[index]), int(lane.start_ns[index]), int(lane.name[index])
-        end, short = start + int(lane.duration_ns[index]), _SHORT[category]
+        end, short = start + int(lane.duration_ns[index]), str(self.layout.looks[category]["short"])
         name = self.layout.gantt_chart.names[named - 1] if named else short
         ns = self._busy(category, start, end)
         # Where idle time interrupts a phase, a time next to its name would be read as that of the block under it.
@@ -245,12 +244,12 @@ class _RowLabels:
             tries = 1 + int(spare // max(min(apart, spare), spare / LABEL_RULES["tries"], 1))
             xs = np.linspace(left, left + spare, tries)
             low, high = ((at - self.layout.left) * to_ns for at in (xs - padding + 1, xs + width + padding - 1))
-            filled = np.array([self.lod.busy(k, high) - self.lod.busy(k, low) for k in range(len(COLORS))]) / to_ns
+            filled = np.array([self.lod.busy(k, high) - self.lod.busy(k, low) for k in range(WAITING + 1)]) / to_ns
             fills = filled >= (1 - LABEL_RULES["mixed"]) * (width + 2 * padding - 2)
             fills &= filled.sum(axis=0) - filled <= _OTHERS
             place, chosen = np.nonzero(fills[list(allowed)].T)
             for where, which in zip(xs[place].tolist(), chosen.tolist(), strict=True):
-                if self._write(text, where, width, COLORS[allowed[which]]):
+                if self._write(text, where, width, self.layout.looks[allowed[which]]["color"]):
                     return True
         return False
 
@@ -400,8 +399,8 @@ def draw_chart(canvas: Canvas, layout: SvgLayout, legend: tuple[float, float], s
     """
     left, top = legend
     for x, y, category in _legend(layout, left):
-        canvas.rect(x, top + y - 6, 15, 12, COLORS[category], round_=2)
-        canvas.text(x + 20, top + y, NAMES[category], "#374151")
+        canvas.rect(x, top + y - 6, 15, 12, layout.looks[category]["color"], round_=2)
+        canvas.text(x + 20, top + y, layout.looks[category]["label"], "#374151")
     _frame(canvas, layout)
     for stretch in saved:
         _time_saved(canvas, layout, stretch)
@@ -424,7 +423,7 @@ def _legend(layout: SvgLayout, left: float) -> list[tuple[float, float, int]]:
     used = {int(c) for lane in lanes if lane for c in unique(lane.category)} | {int(Part.IDLE)}
     entries, x, y = [], left, 0.0
     for category in (int(category) for category in ORDER if int(category) in used):
-        width = text_width(NAMES[category]) + 20
+        width = text_width(layout.looks[category]["label"]) + 20
         if x > left and x + width > layout.chart_width - RIGHT:
             x, y = left, y + _LEGEND_LINE
         entries.append((x, y, category))
@@ -568,7 +567,7 @@ def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
             break
     for stacks in drawn:
         for category, boxes in stacks.items():
-            canvas.rects(boxes, COLORS[category])
+            canvas.rects(boxes, layout.looks[category]["color"])
 
 
 def _stacks(layout: SvgLayout, row: Row, lod: Lod, wide: int) -> dict[int, list[_Box]]:
@@ -614,7 +613,7 @@ def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod) -> None:
         line = 0.8 if apart and right - left > _SEPARATED else 0.0
         boxes.setdefault(int(lane.category[index]), []).append((left, row.y, right - left - line, row.height))
     for category in sorted(boxes):
-        canvas.rects(boxes[category], COLORS[category])
+        canvas.rects(boxes[category], layout.looks[category]["color"])
 
 
 FIGURE_WIDTH = 640

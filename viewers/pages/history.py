@@ -153,13 +153,15 @@ def fleet_cells(found: History) -> TextTable:
 def fleet_chart(found: History) -> Drawing:
     """Draw a bar for each run, as long as its step is 100 %: compute, waiting, exposed transfer, memory, idle."""
     names, rows, marks = _short_names(found), RowLayout(14), list[Box | Label]()
-    colors = {"Compute": _COLORS["backward_ns"], WAITING_LABEL: theme.WAITING, "Exposed communication": theme.EXPOSED}
+    colors = {"Compute": _COLORS["backward_ns"], EXPOSED_LABELS["exposed_wait_ns"]: theme.WAITING}
+    colors |= {EXPOSED_LABELS[f"exposed_{rest}_ns"]: theme.EXPOSED for rest in ("transfer", "comm")}
     colors |= {"Exposed memory": theme.MEMORY, "Idle": theme.IDLE}
     known = [row for row in found.worst_first if row["no_compute_share"] is not None]
-    for row in known[:_MOST_BARS]:
+    drawn = [(row, dict(_parts(row))) for row in known[:_MOST_BARS]]
+    for row, parts in drawn:
         name, at = names[row["run"]], 0.0
         top = rows.row(name if len(name) <= _NAME else f"…{name[1 - _NAME :]}")
-        for part, share in _parts(row):
+        for part, share in parts.items():
             tip = f"{name}: {part} {share:.1f} %"
             ink = theme.ink_on(colors[part])
             marks.append(Box(at, at + share, top, top + 14, colors[part], tip, (f"{share:.0f} %",), ink))
@@ -170,12 +172,11 @@ def fleet_chart(found: History) -> Drawing:
     more = len(found.worst_first) - min(len(known), _MOST_BARS)
     about = "Shares of the mean step; at the right its length, how much longer it is than usual, and late ranks."
     about += f" {plural(more, 'run')} without a bar." if more else ""
-    legend = tuple(Entry(color, name) for name, color in colors.items())
+    legend = tuple(Entry(color, name) for name, color in colors.items() if any(name in parts for _, parts in drawn))
     x = linear_axis(0, 100, " %", wanted=5)
     return Drawing(_BY_LOSS, about, x, rows.axis(), rows.y, tuple(marks), legend, right=230)
 
 
-WAITING_LABEL = EXPOSED_LABELS["exposed_wait_ns"]
 _NAME = 26
 """Characters of a run's name beside its bar."""
 
@@ -184,10 +185,11 @@ def _parts(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the parts of a run's step in percent, without empty ones."""
     wall, waiting = row["wall_ns"], 100 * (row["waiting_share"] or 0.0)
     shares = {name: 100 * row[name] / wall for name in ("exposed_comm_ns", "exposed_memory_ns", "idle_ns")}
+    rest = EXPOSED_LABELS["exposed_comm_ns" if row["waiting_share"] is None else "exposed_transfer_ns"]
     parts = {
         "Compute": 100 - sum(shares.values()),
-        WAITING_LABEL: waiting,
-        "Exposed communication": shares["exposed_comm_ns"] - waiting,
+        EXPOSED_LABELS["exposed_wait_ns"]: waiting,
+        rest: shares["exposed_comm_ns"] - waiting,
         "Exposed memory": shares["exposed_memory_ns"],
         "Idle": shares["idle_ns"],
     }

@@ -299,10 +299,10 @@ def _recorded_predict_facts(content: Row) -> Iterator[str]:
     """Yield the parts of a recorded step, and where it lies on the communication roofline, if that is known."""
     yield (
         f"Recorded on {content['gpus']} ranks: a step of {seconds(content['step_s'])}, computation "
-        f"{seconds(content['compute_s'])}, communication {seconds(content['communication_s'])}, of which "
-        f"{seconds(content['exposed_s'])} is exposed, other {seconds(content['rest_s'])}. "
-        f"Without overlap it would take {seconds(content['serial_step_s'])}, with all that is possible "
-        f"{seconds(content['ideal_step_s'])}."
+        f"{seconds(content['compute_s'])}, communication without known waiting "
+        f"{seconds(content['communication_s'])}, of which {seconds(content['exposed_s'])} is exposed, "
+        f"other {seconds(content['rest_s'])}. Without overlap it would take {seconds(content['serial_step_s'])}, with "
+        f"all that is possible {seconds(content['ideal_step_s'])}."
     )
     if point := content["roofline"]:
         yield (

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from dptrace.analysis.cross_rank.clocks import Shift
-from dptrace.analysis.cross_rank.transfers import ExposedWait
+from dptrace.analysis.cross_rank.transfers import ExposedWait, beside_waiting, sum_of_waits
 from dptrace.analysis.findings.finding import nothing_found, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures
@@ -520,7 +520,7 @@ def print_gantt(run: Run, console: Console) -> None:
         remarks = [*_remarks(run, chosen, notable), *_scale_remarks(scale, len(first), shared)]
         numbers = [*causes(run, pen), *kinds(run, pen)]
         rows = _shares(run, labels, chosen)
-        _print_below(_legend(block.rows), remarks, ["", split_figures(rows, pen), *numbers], pen, console)
+        _print_below(_legend(block.rows, run), remarks, ["", split_figures(rows, pen), *numbers], pen, console)
     _print_notes([note for note in run.notes if note not in run.several_runs], pen, console)
     if chosen:
         _print_findings(run, pen, console)
@@ -574,7 +574,7 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
         numbers += [*causes(run, pen, f"{letter}  "), *kinds(run, pen, f"{letter}  ")]
         shown_rows += block.rows
         figures |= _shares(run, block.labels, devices)
-    legend = (*_legend(shown_rows), *_time_saved_legend(aligned))
+    legend = (*_legend(shown_rows, a, b), *_time_saved_legend(aligned))
     _print_below(legend, remarks, ["", split_figures(figures, pen), *numbers], pen, console)
     _print_notes(notes_of_all(a, b), pen, console)
 
@@ -590,11 +590,13 @@ def _waits(run: Run) -> dict[int, ExposedWait]:
     return {id(device): wait for device, wait in zip(run.devices, run.cross_rank.exposed_waits, strict=True)}
 
 
-def _legend(rows: Sequence[Row]) -> tuple[Look, ...]:
-    """Return the legend, with waiting after exposed communication where any rank waits."""
-    after = LEGEND.index(EXPOSED) + 1
-    waits = (WAITS,) if any(len(row.waiting[0]) for row in rows) else ()
-    return (*LEGEND[:after], *waits, *LEGEND[after:])
+def _legend(rows: Sequence[Row], *runs: Run) -> tuple[Look, ...]:
+    """Return the legend, with waiting after the rest of exposed communication where any rank waits."""
+    place = LEGEND.index(EXPOSED)
+    waits = sum_of_waits(wait for run in runs for wait in run.cross_rank.exposed_waits)
+    exposed = replace(EXPOSED, label=beside_waiting(waits))
+    waiting = (WAITS,) if any(len(row.waiting[0]) for row in rows) else ()
+    return (*LEGEND[:place], exposed, *waiting, *LEGEND[place + 1 :])
 
 
 def _time_saved_legend(aligned: AlignedSteps) -> list[Look]:

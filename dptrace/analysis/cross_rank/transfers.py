@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
 from dptrace.analysis.matching.match import Matches, by_device
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.analysis.per_gpu.split import EXPOSED_LABELS
 from dptrace.core.checks import holds
 from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, sums, union, unique
@@ -191,6 +192,21 @@ def exposed_parts(exposed_ns: float, waits: Mapping[str, float | None]) -> dict[
         return {"exposed_comm_ns": exposed_ns}
     transfer = exposed_ns - wait - unmatched
     return {"exposed_wait_ns": wait, "exposed_transfer_ns": transfer, "exposed_unmatched_ns": unmatched}
+
+
+def beside_waiting(waits: Mapping[str, float | None]) -> str:
+    """Return what pictures that draw waiting by itself call the rest of exposed communication.
+
+    >>> beside_waiting({"exposed_wait_ns": 7, "exposed_unmatched_ns": 0})
+    'Exposed transfer'
+    >>> beside_waiting({"exposed_wait_ns": 7, "exposed_unmatched_ns": 1})
+    'Exposed transfer, at most'
+    >>> beside_waiting({"exposed_wait_ns": None, "exposed_unmatched_ns": 10})
+    'Exposed communication'
+    """
+    if waits["exposed_wait_ns"] is None:
+        return EXPOSED_LABELS["exposed_comm_ns"]
+    return EXPOSED_LABELS["exposed_transfer_ns"] + (", at most" if waits["exposed_unmatched_ns"] else "")
 
 
 class CallWaits(Columns, frozen=True):

@@ -60,7 +60,7 @@ def test_the_table_below_is_the_split(case: str) -> None:
     assert len(totals) == len(shown["GPU"])
     for name, column in (("Forward", "forward_ns"), ("Idle", "idle_ns")):
         assert totals[column].to_numpy() / 1e6 == pytest.approx(shown.get(name, np.zeros(len(totals))), abs=1e-9)
-    exposed = sum(shown.get(name, np.zeros(len(totals))) for name in ("Exposed", "Waiting"))
+    exposed = sum(shown.get(name, np.zeros(len(totals))) for name in ("Exposed", "Transfer", "Waiting"))
     assert totals["exposed_comm_ns"].to_numpy() / 1e6 == pytest.approx(exposed, abs=1e-9)
 
 

@@ -76,7 +76,7 @@ def test_what_matters_is_named() -> None:
     text = gantt_svg(Run("runs/two", two_rank_timelines(), world_size=2))
 
     rows = "rank 1 · GPU 1", "phases", "communication"
-    for word in (*rows, "step 0 · 0.10 ms", "A step takes", "Exposed communication"):
+    for word in (*rows, "step 0 · 0.10 ms", "A step takes", "Exposed transfer"):
         assert word in text
     assert re.search(rf'fill="{theme.EXPOSED}"/>\n<path d="[^"]*" fill="#000"', text)
     assert "A step takes" not in gantt_svg(Run("x", two_rank_timelines()), heading=False)

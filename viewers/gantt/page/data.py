@@ -57,11 +57,17 @@ ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:], *map
 """Order of the legend and of stacked bars: overlapped next to exposed, idle before its causes."""
 
 
-def categories() -> list[dict[str, Any]]:
-    """Return names and colours by category: parts of a step, overlapped communication, idle causes, waiting."""
-    short = {Part.OTHER: "Other", Part.EXPOSED_COMM: "Exposed", Part.EXPOSED_MEMORY: "Memory"}
+def categories(exposed: str) -> list[dict[str, Any]]:
+    """Return names and colours by category: parts of a step, overlapped communication, idle causes, waiting.
+
+    Args:
+        exposed: what the chart calls exposed communication that is not waiting.
+    """
+    short = {Part.OTHER: "Other", Part.EXPOSED_MEMORY: "Memory"}
+    short[Part.EXPOSED_COMM] = exposed.removesuffix(" communication").removeprefix("Exposed ").capitalize()
+    labels = PART_LABELS | {Part.EXPOSED_COMM: exposed}
     parts = [
-        {"label": PART_LABELS[part], "short": short.get(part, PART_LABELS[part]), "color": color}
+        {"label": labels[part], "short": short.get(part, labels[part]), "color": color}
         for part, color in sorted(theme.PART_COLORS.items())
     ]
     overlapped = {"label": OVERLAPPED_LABEL, "short": "Overlapped", "color": theme.OVERLAPPED}
@@ -149,7 +155,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
         ],
         "strips": [{"tracks": strip.tracks, "names": strip.steps} for strip in chart.strips],
         "layout": layout(chart),
-        "categories": categories(),
+        "categories": categories(chart.exposed),
         "order": [int(category) for category in ORDER],
         "used": used,
         "special": {

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dptrace.analysis.cross_rank.transfers import beside_waiting, sum_of_waits
 from dptrace.comparison.sides import drawn_differences
 from dptrace.comparison.step_alignment import LETTERS, AlignedSteps, RunSteps, align_runs
 from dptrace.core.intervals import Int64, repeated
@@ -51,7 +52,8 @@ def paired_chart(*pairs: AlignedSteps, charts: Sequence[Chart] = ()) -> Chart:
     Args:
         charts: those of the runs, if they already exist.
     """
-    whole = Chart(0, int(pairs[0].slots_ns[-1]), (), (), (), (), ())
+    waits = sum_of_waits(one for pair, which in _sides(pairs) for one in pair.runs[which].run.cross_rank.exposed_waits)
+    whole = Chart(0, int(pairs[0].slots_ns[-1]), (), (), (), (), (), exposed=beside_waiting(waits))
     for (pair, which), one in zip(_sides(pairs), charts or _charts(pairs), strict=True):
         side, first = _side(pair, which, one), len(whole.tracks)
         moved = [_renumbered(lane, first, len(whole.names), len(whole.collectives)) for lane in side.lanes]

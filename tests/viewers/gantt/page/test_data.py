@@ -80,7 +80,7 @@ def test_columns_come_back_lane_by_lane() -> None:
 
 def test_categories_are_the_theme_s() -> None:
     """A category's index is its part, then overlapped communication, then idle causes; the order has each once."""
-    shown = categories()
+    shown = categories("Exposed transfer")
 
     assert [theme.PART_COLORS[Part(part)] for part in range(len(Part))] == [one["color"] for one in shown[: len(Part)]]
     assert all(cause.label in shown[cause_category(cause.name)]["label"] for cause in IDLE_CAUSES)

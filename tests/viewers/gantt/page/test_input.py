@@ -157,7 +157,7 @@ def test_the_tooltip_describes_what_is_under_the_pointer(browser: Browser, tmp_p
         collective = tip_at("exposure", 75_000, track=1)
         for text in ("all_reduce", "4.1 kB", "31.0 µs", "exposed 11.0 µs (35 %)", "rank 1", "stream 20"):
             assert text in collective
-        assert "Exposed communication" in tip_at("phases", 75_000)
+        assert "Exposed transfer" in tip_at("phases", 75_000)
         assert "ProfilerStep#0: 10.0 µs, 10 % of its 100 µs" in tip_at("phases", 75_000)
         assert tip_at("phases", 95_000).startswith("Idle\nProfilerStep#0: 12.0 µs")
         assert "Memcpy HtoD" in tip_at("memory", 1_000)
@@ -182,7 +182,7 @@ def test_waiting_is_drawn_apart_and_names_the_rank(browser: Browser, tmp_path: P
         page.mouse.move(*at(page, "phases", 50 * MS))
         assert tip(page).startswith("Waiting for rank 1\nProfilerStep#0: 40.0 ms")
         page.mouse.move(*at(page, "phases", 75 * MS))
-        assert tip(page).startswith("Exposed communication\nProfilerStep#0: 10.0 ms")
+        assert tip(page).startswith("Exposed transfer\nProfilerStep#0: 10.0 ms")
         page.mouse.move(*at(page, "exposure", 50 * MS))
         assert "waiting for rank 1: 40.0 ms" in tip(page)
         page.mouse.move(*at(page, "exposure", 75 * MS, track=1))

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
+from dptrace.analysis.cross_rank.transfers import beside_waiting, sum_of_waits
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.analysis.per_gpu.split import PART_LABELS
@@ -94,7 +95,9 @@ def check_split(page: Page, run: Run) -> None:
     for part, label in PART_LABELS.items():
         ns: float = sum(total[f"{part.name.lower()}_ns"] for total in sums)
         ns -= (waits or 0) if label == "Exposed communication" else 0
-        shown = "Exposed transfer" if label == "Exposed communication" and label not in parts else label
+        shown = (
+            beside_waiting(sum_of_waits(run.cross_rank.exposed_waits)) if label == "Exposed communication" else label
+        )
         assert close(ns) == parts.get(shown, {"time": 0.0})["time"], label
     assert close(waits) == parts.get("Waiting for other ranks", {"time": 0.0})["time"]
 

@@ -136,9 +136,9 @@ export class Summary {
       box.append(indicator);
     };
     add("step", sum.steps ? duration(sum.step) : "–", sum.steps > 1 ? "mean step" : "step", sum.step);
-    const transfer = sum.parts[exposed], known = this.waits && isKnown(sum.parts[waiting]) && (waited || !unknown), alarming = (ns) => ns > ALARMING * sum.wall;
+    const transfer = sum.parts[exposed], known = communication && isKnown(sum.parts[waiting]) && (waited || !unknown), alarming = (ns) => ns > ALARMING * sum.wall;
     add("exposed", percentOf(transfer, sum.wall), known ? `exposed transfer${why ? ", at most" : ""}` : "exposed communication", transfer, alarming(transfer));
-    if (known) add("waiting", percentOf(waited, sum.wall), `waiting for other ranks${why ? ", at least" : ""}`, waited, alarming(waited));
+    if (known && this.waits) add("waiting", percentOf(waited, sum.wall), `waiting for other ranks${why ? ", at least" : ""}`, waited, alarming(waited));
     else if (why && whole) add("waiting", "?", "waiting unknown", null);
     if (why && whole) box.lastChild.title = `Waiting is not known for all collectives: ${why}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
