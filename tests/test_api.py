@@ -22,8 +22,8 @@ import dptrace.errors
 from dptrace import Run
 from dptrace.api import INTERNAL, in_keywords
 from dptrace.commands.shared.main import cli
+from dptrace.commands.shared.output import json_text
 from dptrace.core.table import Column, frame, html_table
-from dptrace.run import columns
 from dptrace.timeline.model import Collective
 from dptrace.viewers.views.names import NAMES, ViewName
 from tests.support.builders import TimelineBuilder
@@ -112,16 +112,17 @@ def test_findings_are_those_that_analyze_prints() -> None:
 
 
 def test_a_missing_value_has_one_type() -> None:
-    """A call without a group, and thus without its size, data type and number, has <NA> in each; all text is string."""
+    """What a call does not say is <NA> in a frame and null in JSON, in each table; all text is string."""
     unknown = Collective("all_reduce")
-    known = Collective("all_reduce", 4, "Float", "dp", 2, 7)
-    table = columns.MATCHED[1:4]
-    rows = [{"name": "", "group": one.group, "seq": one.seq} for one in (unknown, known)]
     built = TimelineBuilder(0).compute(0, 400_000).all_reduce(100_000, 200_000).build()
-    calls = Run("x", (replace(built, collectives=(unknown,)),)).collectives()
+    bare = Run("x", (replace(built, collectives=(unknown,)),))
+    calls, data = bare.collectives(), json.loads(json_text(bare.to_dict()))
+    both = ["group", "dtype", "seq"]
 
-    assert [["<NA>"] * 3, ["<NA>", "dp", "7"]] == frame(rows, table).astype(object).map(str).values.tolist()
-    assert calls[["group", "group_size", "dtype", "seq", "label"]].isna().all(axis=None)
+    assert calls[[*both, "group_size", "label"]].isna().all(axis=None)
+    assert bare.matched_collectives()[[*both, "name"]].isna().all(axis=None)
+    assert {None} == {data["ranks"][0]["collectives"][0][name] for name in (*both, "group_size", "label")}
+    assert {None} == {data["collectives"][0][name] for name in (*both, "name", "group_description")}
     run = dptrace.open(TRACES / "ddp_cpu_2ranks")
     whatif = run.whatif(bandwidth=2)
     for shown in (

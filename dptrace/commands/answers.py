@@ -61,16 +61,16 @@ _PIPELINE = {
     "labeled": bool, "bubble_percent formula_percent": float | None, "steps": [_PIPELINE_STEP],
 }
 _UTILIZATION = {
-    "mfu hfu tflops samples_per_s tokens_per_s peak_tflops": float | None, "source gpu dtype note": str,
+    "mfu hfu tflops samples_per_s tokens_per_s peak_tflops": float | None, "source gpu dtype note": str | None,
     "steps": [_of(columns.UTILIZATION)],
 }
 _LATENCY = {
-    "kind name group": str, "phase": str | None, "bytes": int | None, "count p0_ns p50_ns p90_ns p100_ns": int,
+    "kind": str, "name group phase": str | None, "bytes": int | None, "count p0_ns p50_ns p90_ns p100_ns": int,
     "histogram": {"counts edges_ns": [int]}, "slow": [int],
 }
 _ALPHA_BETA = {
-    "kind group": str, "ranks count": int, "alpha_ns beta_ns_per_byte crossover_bytes r2": float | None,
-    "reason": str | None,
+    "kind": str, "ranks count": int, "alpha_ns beta_ns_per_byte crossover_bytes r2": float | None,
+    "group reason": str | None,
 }
 _RANK_MEMORY = {
     "rank device events baseline_bytes freed_before_recording_bytes unallocated_bytes out_of_memory": int,
@@ -83,7 +83,9 @@ _MEAN_STEP = {
     "steps median_wall_ns wall_ns": int, _UNSURE: int | None, **_WAITS, **_LIMITS, "waits_for": [int],
     "steps_apart": [_STEP_AND_TIME],
 }
-_MATCHED = {**_of(columns.MATCHED), "group_description": str, "group_ranks": [int], "members": [_of(columns.MEMBERS)]}
+_MATCHED = {
+    **_of(columns.MATCHED), "group_description": str | None, "group_ranks": [int], "members": [_of(columns.MEMBERS)],
+}
 _ANALYSIS = {
     "schema": 2, "run": str, "world_size": int, "mean_step": (_MEAN_STEP, None), "ranks": [_RANK], "notes": [str],
     "pipelines?": [_PIPELINE], "utilization?": _UTILIZATION, "collectives": [_MATCHED],
@@ -100,13 +102,14 @@ _KERNEL_FIGURES = {
     "max_over_median?": float | None, "slowest_rank?": int | None,
 }
 _OPERATOR_AND_SHAPE = {
-    "operator outermost_operator dtype": str, "input_dims": [[(int, [int])]], "input_types": [str],
+    "operator dtype": str, "outermost_operator": str | None, "input_dims": [[(int, [int])]], "input_types": [str],
     "flops bytes counted_flops model_flops": float | None, "bound formula": str | None, "flops_exact": bool | None,
     "tflops gbps flops_per_byte peak_tflops share_of_peak share_of_bandwidth share_of_roofline": float | None,
 }
 _KERNEL_ROWS: tuple[Shape, ...] = (
-    {"kernel kind name": str}, {"operator forward_operator outermost_operator phase": str}, _OPERATOR_AND_SHAPE,
-    {"module": str}, {"layer": str}, {"source code fx_nodes module": str}, {"annotation": str}, {"phase": str},
+    {"kernel kind name": str}, {"operator phase": str, "forward_operator outermost_operator": str | None},
+    _OPERATOR_AND_SHAPE, {"module": str}, {"layer": str}, {"source code fx_nodes module": str}, {"annotation": str},
+    {"phase": str},
 )
 _KERNELS_HEAD = {"schema": 2, "run": str, "ranks": [int], "notes": [str]}
 _KERNELS = {
@@ -146,7 +149,8 @@ _SIDE = {
     "left_out": [_STEP_AND_TIME],
 }
 _COLLECTIVE_CHANGE = {
-    "kind group dtype": str, "group_size": int, "bytes": int | None, "a_bytes_per_step b_bytes_per_step": float | None,
+    "kind": str, "group dtype": str | None, "group_size bytes": int | None,
+    "a_bytes_per_step b_bytes_per_step": float | None,
     **_sides("exposed overlapped duration", int, str), **_sides("transfer wait", int | None, str | None), **_COUNTS,
 }
 _DIFF = {
@@ -202,13 +206,14 @@ _FLIGHT = {
 
 _BY_KIND = {" ".join(LINK_KINDS): int}
 _LENGTHS = "measured_step_ns replayed_step_ns predicted_step_ns"
+_PIECE = {"name operator": str | None, "rank": int | None}
 _WHATIF = {
     "schema": 1, "run": str, "changes steps notes": [str], "can_tell all_ranks": bool,
     "replayed_ranks": [int], "apart_ns": int | None,
     f"{_LENGTHS} micro_steps predicted_ns_per_micro_step host_alone_ns device_alone_ns": int,
     "low_ns high_ns run_gain_ns step_gain_ns": int | None, "measured predicted": {_FIGURES: int},
     "critical_path": {
-        "by_kind": _BY_KIND, "longest": [{"length_ns": int, "kind name operator": str, "rank": int | None}],
+        "by_kind": _BY_KIND, "longest": [{"length_ns": int, "kind": str, **_PIECE}],
     },
     "ranks": [{f"rank device {_LENGTHS}": int, "measured replayed predicted": {_FIGURES: int}}],
     "interference": ({"ratio low high share": float, "compared": int}, None),
@@ -229,9 +234,9 @@ _CRITICAL_PATH = {
     "can_tell all_ranks": bool, "replayed_ranks": [int], "apart_ns": int | None,
     "doubts": [{"kind text": str, "refuses": bool}],
     "by_rank": [{"rank": int | None, "path_ns": int}],
-    "items": [{"kind name": str, **_ON_PATH}],
+    "items": [{"kind": str, "name": str | None, **_ON_PATH}],
     "modules": [{"module": str, "compute_ns memory_ns transfer_ns host_ns other_ns": int, **_ON_PATH}],
-    "path": [{"start_ns end_ns": int, "kind name operator": str, "rank": int | None}],
+    "path": [{"start_ns end_ns": int, "kind": str, **_PIECE}],
 }
 
 # memory, predict, advise

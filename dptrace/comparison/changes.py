@@ -358,8 +358,8 @@ class CollectiveChange:
     def to_dict(self) -> dict[str, Any]:
         """Return the change as a row of JSON; times are whole ns."""
         key = self.collective
-        row: dict[str, Any] = {"kind": key.kind, "group": key.group, "group_size": key.group_size}
-        row |= {"bytes": key.bytes or None, "dtype": key.dtype}
+        names = "group", "group_size", "bytes", "dtype"
+        row: dict[str, Any] = {"kind": key.kind} | {name: getattr(key, name) or None for name in names}
         for side, count in (("a", self.a_count), ("b", self.b_count)):
             row[f"{side}_bytes_per_step"] = count * key.bytes if key.bytes or not count else None
         for word in ("exposed", "overlapped", "duration", *_MATCHED):

@@ -78,17 +78,15 @@ _ONE_EACH = (
 ByRank: TypeAlias = tuple[tuple[DeviceId, tuple[Change, ...]], ...]
 _TYPED = (
     *columns("a_step_spread_ns b_step_spread_ns a_rank_spread_ns b_rank_spread_ns low_ns high_ns", "Int64", ""),
-    *columns("detectable_ns bytes a_transfer_ns b_transfer_ns delta_transfer_ns", "Int64", ""),
+    *columns("detectable_ns bytes group_size a_transfer_ns b_transfer_ns delta_transfer_ns", "Int64", ""),
     *columns("a_wait_ns b_wait_ns delta_wait_ns", "Int64", ""),
     *columns("delta_percent p a_bytes_per_step b_bytes_per_step", "float", ""),
     *columns("figure name kind verdict exposed_verdict overlapped_verdict duration_verdict", "str", ""),
-    *columns("transfer_verdict wait_verdict only_in", "string", ""),
+    *columns("transfer_verdict wait_verdict only_in group dtype", "string", ""),
     *columns("rank gpu a_ns b_ns delta_ns a_exposed_ns b_exposed_ns delta_exposed_ns", "int", ""),
     *columns("a_overlapped_ns b_overlapped_ns delta_overlapped_ns", "int", ""),
     *columns("a_duration_ns b_duration_ns delta_duration_ns", "int", ""),
     *columns("a_count b_count", "float", ""),
-    *columns("group dtype", "string", "", ""),
-    *columns("group_size", "Int64", "", 0),
 )
 """The types of the frames' columns, also where a frame has no row."""
 
@@ -223,10 +221,11 @@ class Comparison:
         """Return the collectives of a step, largest change of exposed time first: a row per kind, group and size.
 
         Columns:
-            kind, group (str): kind of collective, and process group; the group is empty if the runs do not share it.
-            group_size (int): number of ranks in the group; 0 where unknown.
-            bytes (Int64, bytes): message size; <NA> where unknown.
-            dtype (str): data type.
+            kind (str): kind of collective.
+            group (string): process group; missing if the runs do not share it.
+            group_size (Int64): number of ranks in the group; missing where unknown.
+            bytes (Int64, bytes): message size; missing where unknown.
+            dtype (string): data type; missing where unknown.
             a_bytes_per_step, b_bytes_per_step (float, bytes): bytes times count; missing where unknown.
             a_exposed_ns, b_exposed_ns, delta_exposed_ns (int, ns): time without compute, and B minus A.
             a_overlapped_ns, b_overlapped_ns, delta_overlapped_ns (int, ns): time under compute.

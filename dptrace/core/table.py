@@ -36,8 +36,6 @@ class Column(msgspec.Struct, frozen=True):
     """Its words above a table for readers."""
     value: Callable[[Any], Any] | None = None
     """Returns the values of all rows that a source has, or one for all of them; None where the rows come as dicts."""
-    unset: int | str | None = None
-    """What JSON has in place of a missing value, if not null."""
 
     @property
     def unit(self) -> str:
@@ -53,9 +51,9 @@ class Column(msgspec.Struct, frozen=True):
 _NUMBER = Column("step_number", "Int64", "number in the step's name; missing without one")
 
 
-def columns(names: str, dtype: str, doc: str, unset: int | str | None = None) -> tuple[Column, ...]:
+def columns(names: str, dtype: str, doc: str) -> tuple[Column, ...]:
     """Return several columns that one text describes."""
-    return tuple(Column(name, dtype, doc, unset=unset) for name in names.split())
+    return tuple(Column(name, dtype, doc) for name in names.split())
 
 
 def frame(rows: Iterable[dict[str, Any]], table: Sequence[Column]) -> pd.DataFrame:
@@ -84,14 +82,23 @@ def frame_of(table: Sequence[Column], sources: Iterable[Any]) -> pd.DataFrame:
 def typed(found: pd.DataFrame, table: Sequence[Column]) -> pd.DataFrame:
     """Return a frame with the types of those columns that it has, and the number of each step after its name."""
     found = found.astype({one.name: _DTYPES[one.dtype] for one in table if one.dtype in _DTYPES and one.name in found})
-    for one in table:
-        if one.unset is not None and one.name in found:
-            found[one.name] = found[one.name].mask(found[one.name] == one.unset)
     if "step" in found:
         names = found["step"]
         numbers = {name: step_number(name) for name in names.dropna().unique()}
         found.insert([*found].index("step") + 1, _NUMBER.name, names.map(numbers).astype("Int64"))
     return found
+
+
+def with_missing(data: dict[str, Any]) -> dict[str, Any]:
+    """Return plain data with None for each text that is empty: what is missing is null in JSON, and None in Python.
+
+    >>> with_missing({"operator": "", "rank": 0, "last": {"name": ""}})
+    {'operator': None, 'rank': 0, 'last': {'name': None}}
+    """
+    return {
+        name: with_missing(value) if isinstance(value, dict) else None if value == "" else value
+        for name, value in data.items()
+    }
 
 
 def with_strings(found: pd.DataFrame) -> pd.DataFrame:
@@ -154,13 +161,8 @@ def _with_number(column: Column) -> tuple[Column, ...]:
 
 def markdown(table: Sequence[Column]) -> str:
     """Return the columns as a table of Markdown, as docs/reference/json.md has them."""
-    rows = (f"| {', '.join(f'`{name}`' for name in names)} | {_in_json(first)} |" for first, names in _described(table))
+    rows = (f"| {', '.join(f'`{name}`' for name in names)} | {first.doc} |" for first, names in _described(table))
     return "\n".join(("| Key | Content |", "| --- | --- |", *rows)) + "\n"
-
-
-def _in_json(column: Column) -> str:
-    """Return what a column holds, with the value that stands for a missing one."""
-    return column.doc if column.unset is None else column.doc.replace("missing", str(column.unset) or "empty")
 
 
 def _described(table: Sequence[Column]) -> Iterator[tuple[Column, list[str]]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import Int64
-from dptrace.core.table import with_strings
+from dptrace.core.table import with_missing, with_strings
 from dptrace.errors import UsageError
 from dptrace.replay.graph.build import Model
 from dptrace.replay.graph.schedule import Times
@@ -224,9 +224,9 @@ class CriticalPath:
             "apart_ns": self.apart_ns,
             "by_kind": self.by_kind,
             "by_rank": [{"rank": rank, "path_ns": ns} for rank, ns in self.by_rank.items()],
-            "items": msgspec.to_builtins(self.items),
+            "items": [with_missing(msgspec.structs.asdict(item)) for item in self.items],
             "modules": [module.to_dict() for module in self.by_module],
-            "path": list(self.pieces()),
+            "path": [*map(with_missing, self.pieces())],
             "doubts": msgspec.to_builtins(self.doubts),
             "notes": list(self.notes),
         }

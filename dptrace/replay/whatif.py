@@ -15,7 +15,7 @@ from dptrace.analysis.cross_rank.clocks import why_unknown
 from dptrace.analysis.per_gpu.split import FIGURE_WORDS, FIGURES
 from dptrace.core.checks import holds
 from dptrace.core.intervals import median, sums
-from dptrace.core.table import html_table, step_number, with_strings
+from dptrace.core.table import html_table, step_number, with_missing, with_strings
 from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
 from dptrace.replay import simulation
 from dptrace.replay.graph.build import Model, build_model, residuals_without_inferred, whole_run
@@ -377,7 +377,10 @@ class WhatIf:
             "device_alone_ns": self.steady.device_ns,
             "measured": self.measured,
             "predicted": self.predicted,
-            "critical_path": {"by_kind": self.path_ns, "longest": msgspec.to_builtins(self.longest)},
+            "critical_path": {
+                "by_kind": self.path_ns,
+                "longest": [with_missing(msgspec.structs.asdict(piece)) for piece in self.longest],
+            },
             "ranks": [rank.to_dict() for rank in self.ranks],
             "interference": None if self.interference is None else self.interference.to_dict(),
             "doubts": msgspec.to_builtins(self.doubts),

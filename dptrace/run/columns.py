@@ -197,7 +197,12 @@ def shown_figures(rows: Sequence[Mapping[str, float | None]]) -> tuple[str, ...]
 
 
 def _said(name: str, dtype: str, doc: str, unset: int | str) -> Column:
-    return Column(name, dtype, doc, value=lambda one: one.of_calls(name), unset=unset)
+    """Return a column of what traces say of a collective; *unset* is what is kept where they do not."""
+    return Column(name, dtype, doc, value=lambda one: _told(one.of_calls(name), unset))
+
+
+def _told(values: Iterable[Any], unset: int | str) -> list[Any]:
+    return [None if value == unset else value for value in values]
 
 
 def _at_calls(column: Column, get: Callable[[OneDevice], Int64]) -> Column:
@@ -216,7 +221,7 @@ CALLS = (
         "bytes",
         "Int64",
         "message size; missing where unknown",
-        value=lambda one: [size or None for size in one.of_calls("bytes")],
+        value=lambda one: _told(one.of_calls("bytes"), 0),
     ),
     _said("dtype", "string", "data type and process group; missing where unknown", ""),
     _said("group", "string", "data type and process group; missing where unknown", ""),
@@ -338,11 +343,11 @@ MEMBERS = (
 MATCHED = _with(
     (
         _KIND,
-        Column("name", "string", "`bucket 0`, `FSDP::all_gather (layers.3)` …; missing without a name", unset=""),
-        Column("group", "string", "process group; missing where unknown", unset=""),
-        Column("seq", "Int64", "sequence number in the group; missing where unknown", unset=-1),
+        Column("name", "string", "`bucket 0`, `FSDP::all_gather (layers.3)` …; missing without a name"),
+        Column("group", "string", "process group; missing where unknown"),
+        Column("seq", "Int64", "sequence number in the group; missing where unknown"),
         Column("bytes", "Int64", "message size, as nccl-tests counts it; missing where unknown"),
-        Column("dtype", "string", "data type; missing where unknown", unset=""),
+        Column("dtype", "string", "data type; missing where unknown"),
         _ANY_STEP,
         Column("phase", "str", "phase that launched it"),
         Column("complete", "bool", "whether all ranks of the group are in the run and recorded it"),
@@ -355,12 +360,12 @@ MATCHED = _with(
         Column("last_rank", "Int64", "rank that arrived last; missing where the clocks do not allow an answer"),
     ),
     lambda across: across.matches.kind,
-    lambda across: list(across.names),
-    lambda across: [across.matches.groups[number].name for number in across.matches.group.tolist()],
-    lambda across: [one.seq for one in across.matches.collectives],
-    lambda across: [size or None for size in across.matches.bytes.tolist()],
-    lambda across: [one.dtype for one in across.matches.collectives],
-    lambda across: [step or None for step in across.matches.step.tolist()],
+    lambda across: _told(across.names, ""),
+    lambda across: _told((across.matches.groups[number].name for number in across.matches.group.tolist()), ""),
+    lambda across: _told((one.seq for one in across.matches.collectives), -1),
+    lambda across: _told(across.matches.bytes.tolist(), 0),
+    lambda across: _told((one.dtype for one in across.matches.collectives), ""),
+    lambda across: _told(across.matches.step.tolist(), ""),
     lambda across: _phases(across.matches.phase),
     lambda across: across.matches.complete,
     lambda across: _known(across.timing.transfer_ns, across.timing.transfer_ns != UNKNOWN_NS),
@@ -558,7 +563,7 @@ MEMORY_PEAKS = (
 MEMORY_USE = (
     _RANK,
     _DEVICE,
-    Column("name", "string", "the kind, operator or module; missing for no operator or module", unset=""),
+    Column("name", "string", "the kind, operator or module; missing for no operator or module"),
     Column("peak_bytes", "int", "bytes alive at the device's peak"),
     Column("blocks", "int", "blocks alive at the peak; those from before the recording are not counted"),
     Column("allocated_bytes", "int", "bytes of all allocations"),
@@ -569,7 +574,7 @@ BLOCKS = (
     _DEVICE,
     Column("bytes", "int", "size of the block"),
     Column("kind", "str", "`gradients`, `activations` …; docs/definitions.md defines them"),
-    *columns("operator module", "string", "what allocated it; missing where nothing shows it", ""),
+    *columns("operator module", "string", "what allocated it; missing where nothing shows it"),
     Column("step", "string", "step that allocated it; missing outside all steps"),
     Column("phase", "string", "phase that allocated it; missing before the recording"),
     Column("born_ns", "Int64", "when it was allocated, on the rank's own clock; missing before the recording"),

@@ -59,7 +59,7 @@ class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
         return [
             {
                 **row,
-                "group_description": group.description,
+                "group_description": group.description or None,
                 "group_ranks": list(group.ranks),
                 "members": members[first:end],
             }
@@ -283,9 +283,9 @@ def _latency_row(latency: Latency, matches: Matches) -> dict[str, Any]:
     counts, edges = latency.histogram()
     return {
         "kind": latency.kind,
-        "name": latency.name,
+        "name": latency.name or None,
         "phase": Phase(latency.phase).name.lower() if latency.phase >= 0 else None,
-        "group": matches.groups[latency.group].name,
+        "group": matches.groups[latency.group].name or None,
         "bytes": latency.bytes or None,
         "count": len(latency.instances),
         **{f"p{share}_ns": latency.quantile(share / 100) for share in (0, 50, 90, 100)},
@@ -298,7 +298,7 @@ def _fit_row(fit: AlphaBeta, matches: Matches) -> dict[str, Any]:
     beta = fit.beta_s_per_byte
     return {
         "kind": fit.kind,
-        "group": matches.groups[fit.group].name,
+        "group": matches.groups[fit.group].name or None,
         "ranks": fit.ranks,
         "count": fit.count,
         "alpha_ns": None if fit.alpha_s is None else fit.alpha_s * 1e9,

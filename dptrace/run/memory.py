@@ -159,7 +159,7 @@ def usage_rows(reports: tuple[DeviceReport, ...], by: str) -> Iterator[dict[str,
 
 def _usage(name: str, one: Group) -> dict[str, Any]:
     return {
-        "name": name,
+        "name": name or None,
         "peak_bytes": one.peak_bytes,
         "blocks": one.alive,
         "allocated_bytes": one.allocated_bytes,
@@ -186,8 +186,8 @@ def _block(report: DeviceReport, block: int) -> dict[str, Any]:
     return {
         "bytes": int(device.blocks.bytes[block]),
         "kind": KIND_LABELS[MemoryKind(int(device.kind[block]))],
-        "operator": report.name(int(origins.operator[born])) if known else "",
-        "module": report.name(int(origins.module[born])) if known else "",
+        "operator": report.name(int(origins.operator[born])) or None if known else None,
+        "module": report.name(int(origins.module[born])) or None if known else None,
         "step": report.step_name(int(origins.step[born])) if known else None,
         "phase": Phase(int(origins.phase[born])).name.lower() if known else None,
         "born_ns": int(device.events.time_ns[born]) if known else None,

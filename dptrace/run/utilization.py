@@ -11,6 +11,7 @@ import msgspec
 
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.numbers import AMOUNT
+from dptrace.core.table import with_missing
 from dptrace.model.gpu_peaks import (
     ModelFlops,
     achieved_flops_per_s,
@@ -102,9 +103,8 @@ class Utilization(msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain data, as --json has them."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "steps"} | {
-            "steps": [step.to_dict() for step in self.steps]
-        }
+        figures = {name: getattr(self, name) for name in self.__struct_fields__ if name != "steps"}
+        return with_missing(figures) | {"steps": [step.to_dict() for step in self.steps]}
 
 
 def utilization_of(

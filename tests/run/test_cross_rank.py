@@ -66,12 +66,12 @@ def test_what_was_launched_before_the_recording_comes_last() -> None:
     ranks = [TimelineBuilder(rank).collective(0, 50, bare).all_reduce(60, 70).build() for rank in range(2)]
     run = Run("r", tuple(ranks), world_size=2)
 
-    assert [("", 4096), ("launched before recording", None)] == [
+    assert [(None, 4096), ("launched before recording", None)] == [
         (row["name"], row["bytes"]) for row in run.to_dict()["latencies"]
     ]
     ranks = [replace(rank, launch_ns=rank.start_ns) for rank in ranks]
     run = Run("r", tuple(ranks), world_size=2)
-    assert [("", None), ("", 4096)] == [(row["name"], row["bytes"]) for row in run.to_dict()["latencies"]]
+    assert [(None, None), (None, 4096)] == [(row["name"], row["bytes"]) for row in run.to_dict()["latencies"]]
 
 
 def test_clocks_are_left_alone_when_asked() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dptrace.core.table import with_missing
+
 _TAG = "of"
 """Names the class in what is cached."""
 
@@ -46,7 +48,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         """Return it as plain data."""
         data: dict[str, Any] = msgspec.to_builtins(self, enc_hook=np.generic.item)
         del data[_TAG]
-        return data
+        return with_missing(data)
 
 
 class Straggler(Evidence, frozen=True, kw_only=True):

@@ -382,7 +382,7 @@ def summarize(
     rows = _rows(by, list(numbers), figures, by_rank, timelines, per_rank)
     for row, name in zip(rows, outer.names(len(numbers)), strict=True):
         if by in ("operator", "operator-shape"):
-            row["outermost_operator"] = name
+            row["outermost_operator"] = name or None
     if by == "kernel":
         shorts = kernel_names(timelines)
         rows = [{**row, "kernel": shorts[row["kernel"]], "name": row["kernel"]} for row in rows]
@@ -456,6 +456,7 @@ def _rows(
         rank = {"rank": key[-1]} if per_rank else {}
         wall = walls[key[-1]] if per_rank else sum(walls.values())
         row = rank | dict(zip(_KEY_COLUMNS[by], key[:-1] if per_rank else key, strict=True))
+        row |= {"forward_operator": row["forward_operator"] or None} if by == "operator" else {}
         row |= _with_shares(
             {name: _plain(column[number]) for name, column in figures.items()}, wall, whole[rank.get("rank")]
         )

@@ -33,7 +33,7 @@ def test_a_rank_without_a_core_is_late_for_that(tmp_path: Path, kind: str) -> No
     waits = {rank: [4.2 if rank == 1 else 0.1] * 4 for rank in range(4)}
     (found,) = of_job(tmp_path, [Plant(1, kind, 4)], waits)
 
-    assert (1, "no_core", "") == tuple(found.evidence.to_dict()[key] for key in ("rank", "cause", "what"))
+    assert (1, "no_core", None) == tuple(found.evidence.to_dict()[key] for key in ("rank", "cause", "what"))
     assert "has no core" in found.text
     assert "Pin processes to cores" in found.advice
 

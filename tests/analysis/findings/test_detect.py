@@ -289,7 +289,7 @@ def test_a_large_first_bucket_sets_out_late() -> None:
 
     assert 20 * MS == found["first_bucket"].counted_ns
     assert "50 % into backward: 90.0 kB, 90 % of all" in found["first_bucket"].text
-    assert {"bytes": 10_000, "name": "", "step": "ProfilerStep#0"} == found["exposed_comm"].evidence.to_dict()["last"]
+    assert {"bytes": 10_000, "name": None, "step": "ProfilerStep#0"} == found["exposed_comm"].evidence.to_dict()["last"]
     mapped = build.all_reduce(90 * MS, 95 * MS, bytes=40)
     mapped.rows[-1] = (*mapped.rows[-1][:-1], Collective("all_reduce", 40, "int", "default_pg", 2))
     found = {finding.kind: finding for finding in detected_in(mapped.build())}

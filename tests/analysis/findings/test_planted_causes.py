@@ -49,7 +49,7 @@ def test_a_planted_cause_is_named_once(
     (finding,) = straggler_findings(planted_job(tmp_path, **job))
 
     assert (rank, cause) == (finding.evidence.rank, finding.evidence.to_dict()["cause"])
-    assert finding.evidence.to_dict()["what"].startswith(what)
+    assert (finding.evidence.to_dict()["what"] or "").startswith(what)
     assert finding.figure[0] == pytest.approx(gain * MS, rel=0.1)
 
 
