@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,8 @@ from tests.support.fuzz_formats import archived
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.silent_damage import check_silence
 
-SECONDS = 12
-"""Maximum duration of each of the two runs."""
+FILES = 40
+"""How many each of the two runs reads."""
 
 
 @pytest.mark.slow
@@ -28,11 +26,11 @@ def test_no_damage_breaks_the_reader(seed: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("dptrace.readers.stream.CHUNK", 4 << 20)  # the fuzzer changes it; monkeypatch restores it
     fuzzer = Fuzzer(seed)
 
-    found = list(fuzzer.run(count(), time.monotonic() + SECONDS))
+    found = list(fuzzer.run(iter(range(FILES))))
 
     reports = [f"seed {finding.seed}, number {finding.number}, {finding.kind}:\n{finding.error}" for finding in found]
     assert not reports, "\n".join(reports)
-    assert {"read", "read with damage", "refused"} <= set(fuzzer.results)
+    assert {"read with damage", "refused"} <= set(fuzzer.results)
 
 
 @pytest.mark.slow
