@@ -13,7 +13,7 @@ import { Heatmap } from "./page/heatmap.js";
 import { Hover } from "./interaction/hover.js";
 import { Labels } from "./drawing/labels.js";
 import { Lod } from "./data/lod.js";
-import { miniRows } from "./data/rows.js";
+import { miniRows, trackWord } from "./data/rows.js";
 import { RowNames } from "./stage/names.js";
 import { Navigation } from "./interaction/navigation.js";
 import { oncePerFrame, Picture, Plot, RIGHT, shown } from "./drawing/picture.js";
@@ -137,10 +137,10 @@ function frameMarked(context, { width }, { blocks, marked }, { chrome }) {
 }
 
 /** Name the canvases for a screen reader, which finds the same figures in the text above the chart. */
-function describeCanvases({ tracks, strips }, main, mini) {
-  const count = (number, word) => `${integer(number)} ${word}${number === 1 ? "" : "s"}`;
-  const steps = strips.reduce((most, { names }) => Math.max(most, names.length), 0);
-  const ariaLabel = `Gantt chart of ${count(tracks.length, "GPU")} and ${count(steps, "step")}; its figures are in the text above`;
+function describeCanvases(scene, main, mini) {
+  const { tracks, strips } = scene, steps = strips.reduce((most, { names }) => Math.max(most, names.length), 0);
+  const counts = `${integer(tracks.length)} ${trackWord(scene, tracks.length)} and ${integer(steps)} step${steps === 1 ? "" : "s"}`;
+  const ariaLabel = `Gantt chart of ${counts}; its figures are in the text above`;
   Object.assign(main.canvas, { role: "img", ariaLabel });
   Object.assign(mini.canvas, { role: "img", ariaLabel: "Overview of the whole run, with a window around the part that is shown" });
 }

@@ -109,6 +109,11 @@ export function trackName({ label, place }) {
   return place ? `${label} · ${place}` : label;
 }
 
+/** Return what the page calls its tracks where it counts them: a run without a GPU has ranks. */
+export function trackWord({ cpu }, count = 2) {
+  return `${cpu ? "rank" : "GPU"}${count === 1 ? "" : "s"}`;
+}
+
 /** Return what a track's rows on demand are called: CPUs have threads, GPUs streams. */
 export function streamWord({ label }) {
   return label.endsWith("CPU") ? "thread" : "stream";

@@ -2,7 +2,7 @@
 
 import { FONT_FAMILY, looks } from "../../../base/static/theme.js";
 import { fitted, widthsIn } from "./canvas.js";
-import { stepAt, stepEnd, stripParts } from "../data/rows.js";
+import { stepAt, stepEnd, stripParts, trackWord } from "../data/rows.js";
 import { collectiveTexts, duration, kernelTexts, truncateMiddle, visible, waitTexts } from "../data/text.js";
 
 // Draws the names of steps and of groups of GPUs, and lines where steps begin.
@@ -92,7 +92,7 @@ class StepNames {
 
   /** Name the groups of GPUs. */
   #heading({ y, h, tracks }, { context, width }, { quiet, line }) {
-    const text = `${tracks.length} GPU${tracks.length > 1 ? "s" : ""}`;
+    const text = `${tracks.length} ${trackWord(this.scene, tracks.length)}`;
     context.fillStyle = line;
     context.fillRect(this.width(text) + 12, Math.round(y + h / 2), Math.max(0, width - this.width(text) - 12), 1);
     context.fillStyle = quiet;

@@ -269,7 +269,7 @@ export class HostPanel {
   #gapNodes(gap, data, next, launch, around) {
     const { from, to, causes } = gap, whole = to - from, share = (ns) => percentOf(ns, whole);
     const nodes = [table(["cause", "time", "share"], causes.map(({ category, ns }) => [named(category, this.scene.categories[category]), duration(ns), share(ns)]))];
-    if (!data) return [...nodes, element("p", "quiet", "What the host did on this GPU is not on this page; --serve, or --ranks, shows it.")];
+    if (!data) return [...nodes, element("p", "quiet", "What the host did on this rank is not on this page; --serve, or --ranks, shows it.")];
     const spent = data.activity.spent(from, to).filter(({ ns }, i) => i === 0 || ns >= LEAST * whole).slice(0, MAX_SPENT);
     const text = ({ word, what, where }) => [visible(what || (word === "operator" ? "many short operators" : word)), what ? word : "", where ? `in ${visible(where)}` : ""].filter(Boolean).join(" · ");
     nodes.push(table(["the host meanwhile", "time", "share"], spent.map((one) => [text(one), duration(one.ns), share(one.ns)]), "figures texts"));

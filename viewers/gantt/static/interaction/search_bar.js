@@ -5,7 +5,7 @@
 
 import { button, element, table } from "../../../base/static/dom.js";
 import { frame } from "../drawing/canvas.js";
-import { rowRole } from "../data/rows.js";
+import { rowRole, trackWord } from "../data/rows.js";
 import { duration, integer, visible } from "../data/text.js";
 
 // Draws the hits of a search: everything else turns grey, each hit is underlined, and the current one is framed.
@@ -173,9 +173,9 @@ export class SearchBar {
     const { from, to } = this.plot.range, tracks = hits.perTrack(from, to);
     const rows = tracks.slice(0, MAX_TRACKS).map(({ track, count, time }) => [this.scene.tracks[track].label, integer(count), duration(time)]);
     const total = tracks.reduce((sum, { count, time }) => ({ count: sum.count + count, time: sum.time + time }), { count: 0, time: 0 });
-    if (tracks.length > 1) rows.push(Object.assign([tracks.length > MAX_TRACKS ? `all ${tracks.length} GPUs` : "total", integer(total.count), duration(total.time)], { className: "total" }));
+    if (tracks.length > 1) rows.push(Object.assign([tracks.length > MAX_TRACKS ? `all ${tracks.length} ${trackWord(this.scene)}` : "total", integer(total.count), duration(total.time)], { className: "total" }));
     const note = element("p", "quiet", `In the visible ${duration(to - from)}. Enter: next hit; Shift+Enter: previous hit.`);
-    this.card.show("find", `“${visible(hits.text)}”`, [...(hits.count ? [table(["GPU", "in view", "time"], rows), note] : []), ...(absent ? [element("p", "", "Nothing found. Calls of hosts, annotations and findings are not on a page that compares.")] : []), ...this.listed], { close: () => (this.dismissed = true) });
+    this.card.show("find", `“${visible(hits.text)}”`, [...(hits.count ? [table(["rank", "in view", "time"], rows), note] : []), ...(absent ? [element("p", "", "Nothing found. Calls of hosts, annotations and findings are not on a page that compares.")] : []), ...this.listed], { close: () => (this.dismissed = true) });
   }
 
   draw(context, view, { chrome }) {

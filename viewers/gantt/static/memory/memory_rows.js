@@ -67,7 +67,7 @@ export class MemoryRows {
   }
 
   #lay(track) {
-    const curve = this.#curves.get(track), open = this.tall.has(track), title = "Show this GPU's memory taller, or flat again", { stage } = this;
+    const curve = this.#curves.get(track), open = this.tall.has(track), title = "Show this rank's memory taller, or flat again", { stage } = this;
     const row = { ...rowOf(this.scene, { track, role: "memory_use", label: `memory ${bytes(curve.peak[1])}`, h: open ? TALL : LOW }), extra: true };
     stage.extend(track, "memory_use", [{ ...row, memory: this, curve, open, title, toggle: () => this.toggle(track) }]);
   }

@@ -3,7 +3,7 @@
 import { button, copyText, element, named, sortable } from "../../../base/static/dom.js";
 import { classStart } from "../data/calls.js";
 import { inRange, plus, splitSum } from "../data/range.js";
-import { busyCategories, laneOf, stepClock, unknownIn, unknownWaits } from "../data/rows.js";
+import { busyCategories, laneOf, stepClock, trackWord, unknownIn, unknownWaits } from "../data/rows.js";
 import { collectiveTitle, collectiveWord, duration, integer, isKnown, moment, percent, shortName, spanText, tickText, UNKNOWN, visible } from "../data/text.js";
 import { drawHits } from "../interaction/search_bar.js";
 
@@ -188,7 +188,7 @@ export class RangePanel {
   /** Say what sums are over: all GPUs, or those of each run or step that the page compares. */
   #whose() {
     const { groups, tracks } = this.scene, sizes = groups?.map((group) => group.tracks.length) ?? [tracks.length], [count] = sizes;
-    const gpus = sizes.some((size) => size !== count) ? "all GPUs" : count > 1 ? `all ${count} GPUs` : "";
+    const gpus = sizes.some((size) => size !== count) ? `all ${trackWord(this.scene)}` : count > 1 ? `all ${count} ${trackWord(this.scene)}` : "";
     return groups ? `; ${gpus && `sum over ${gpus} of `}each ${this.#unit()}${gpus ? "" : " on its own"}` : gpus && `; sum over ${gpus}`;
   }
 

@@ -2,6 +2,7 @@
 
 import { element } from "../../../base/static/dom.js";
 import { drawSheet } from "./sheet_frame.js";
+import { trackWord } from "../data/rows.js";
 import { duration } from "../data/text.js";
 
 /** In pixels: width of a picture, margin right of the frame, height of the axis. */
@@ -68,7 +69,7 @@ export class PrintView {
   /** Describe what is drawn. */
   #caption(drawn) {
     const { from, to } = this.plot.range, { order } = this.stage, [first, last] = [drawn[0], drawn.at(-1)].map((track) => this.scene.tracks[track]?.label);
-    const part = drawn.length < order.length ? `${first} to ${last} of ${order.length} GPUs; use --ranks to draw the others. ` : "";
+    const part = drawn.length < order.length ? `${first} to ${last} of ${order.length} ${trackWord(this.scene)}; use --ranks to draw the others. ` : "";
     const rough = this.whole.there ? "" : " Rows that were not on the screen are drawn from what was fetched of them, which may be little or nothing: print with Ctrl+P in the page, which fetches them first, not with the browser's menu.";
     return `${part}${duration(to - from)} shown.${rough}`;
   }

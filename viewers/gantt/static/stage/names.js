@@ -17,7 +17,7 @@ export class RowNames {
     this.why = scene.why ?? {};
     this.list = element("div", "list");
     this.list.setAttribute("role", "group");
-    this.list.setAttribute("aria-label", "GPUs: click to collapse or expand");
+    this.list.setAttribute("aria-label", "Ranks: click to collapse or expand");
     if (scene.tracks.length > 1) root.append(this.#allButtons());
     root.append(this.list);
     this.list.addEventListener("keydown", (event) => this.#key(event));
@@ -25,7 +25,7 @@ export class RowNames {
 
   #allButtons() {
     const bar = element("div", "all");
-    for (const [label, title, collapsed] of [["collapse all", "Show one row per GPU", true], ["expand all", "Show all rows of every GPU", false]]) {
+    for (const [label, title, collapsed] of [["collapse all", "Show one row per rank", true], ["expand all", "Show all rows of every rank", false]]) {
       bar.append(button("", label, { title, onclick: () => this.stage.collapseAll(collapsed) }));
     }
     return bar;
@@ -102,7 +102,7 @@ export class RowNames {
   /** Return the name of a row that can be unfolded, as a button; the same one each time, which keeps its focus. */
   #foldable(row) {
     const key = `${row.track} ${row.host?.thread ?? row.role} ${row.label}`;
-    const title = row.title ?? "Show all levels of this GPU's host rows, or the outermost ones (C)";
+    const title = row.title ?? "Show all levels of this rank's host rows, or the outermost ones (C)";
     if (!this.#folds.has(key)) this.#folds.set(key, button("row fold", row.label, { title }));
     const fold = Object.assign(this.#folds.get(key), { onclick: () => row.toggle() });
     fold.setAttribute("aria-expanded", String(row.open));
@@ -112,7 +112,7 @@ export class RowNames {
   /** Return a button that pins a GPU; the key P does the same, so it is no stop of the tab key. */
   #pin(track, { y, h }) {
     const pinned = this.stage.pins.includes(track), name = this.scene.tracks[track].label;
-    const title = pinned ? "Let this GPU go back to its place (P)" : "Keep this GPU at the top (P)";
+    const title = pinned ? "Let this rank go back to its place (P)" : "Keep this rank at the top (P)";
     const pin = button("pin", "", { tabIndex: -1, title, ariaLabel: `Pin ${name}`, onclick: () => this.pin(track) });
     pin.setAttribute("aria-pressed", String(pinned));
     return put(pin, y, Math.min(h, 24));
@@ -121,7 +121,7 @@ export class RowNames {
   /** Return the button of a group, which collapses its GPUs, or expands them. */
   #heading({ label: text, tracks, y, h }) {
     const folded = tracks.every((track) => this.stage.collapsed[track]);
-    if (!this.#groups.has(text)) this.#groups.set(text, button("group", text, { title: "Collapse or expand the GPUs of this group" }));
+    if (!this.#groups.has(text)) this.#groups.set(text, button("group", text, { title: "Collapse or expand the ranks of this group" }));
     const heading = Object.assign(this.#groups.get(text), { onclick: () => this.stage.collapseSome(tracks, !folded) });
     heading.setAttribute("aria-expanded", String(!folded));
     return put(heading, y, h);

@@ -1,6 +1,6 @@
 /** Which GPUs are shown, and in which order: two lists in the toolbar, and the GPUs that are pinned to the top. */
 
-import { rankNames } from "../data/rows.js";
+import { rankNames, trackWord } from "../data/rows.js";
 
 /** Number of GPUs from which those that an order is not about are collapsed. */
 const MANY = 8;
@@ -16,7 +16,7 @@ export class RowOrder {
     for (const { label } of orders) order.append(new Option(label));
     order.addEventListener("change", () => this.choose(order.selectedIndex));
     which.hidden = !scene.few;
-    if (scene.few) which.append(new Option(`all ${scene.tracks.length} GPUs`), new Option(scene.few.label));
+    if (scene.few) which.append(new Option(`all ${scene.tracks.length} ${trackWord(scene)}`), new Option(scene.few.label));
     which.addEventListener("change", () => this.showFew(which.selectedIndex === 1));
   }
 
