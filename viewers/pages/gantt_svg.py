@@ -405,10 +405,11 @@ def draw_chart(canvas: Canvas, layout: SvgLayout, legend: tuple[float, float], s
     for stretch in saved:
         _time_saved(canvas, layout, stretch)
     lods = _lods(layout)
-    _short(canvas, layout, lods)
+    mixed = [_mixed(lod.lane) for lod in lods]
+    _short(canvas, layout, lods, mixed)
     entries = collective_entries(layout.gantt_chart)
-    for row, lod in zip(layout.rows, lods, strict=True):
-        _whole(canvas, layout, row, lod)
+    for row, lod, several in zip(layout.rows, lods, mixed, strict=True):
+        _whole(canvas, layout, row, lod, several)
         _RowLabels(canvas, layout, row, lod, []).draw(entries)
 
 
@@ -548,12 +549,22 @@ def _lods(layout: SvgLayout) -> list[Lod]:
     return [Lod(lane, WAITING + 1) for lane in intervals]
 
 
-def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
-    """Draw short intervals as stacks of time shares, as finely as MAX_SHAPES allows."""
+def _mixed(lane: Intervals) -> NDArray[np.bool_]:
+    """Return which intervals share time with one of another category: drawn whole, one would cover the other."""
+    end_ns, found = lane.start_ns + lane.duration_ns, np.zeros(len(lane.start_ns), np.bool_)
+    for category in unique(lane.category).tolist():
+        own = lane.category == category
+        others = union(lane.start_ns[~own], end_ns[~own])
+        found[own] = covered(others, end_ns[own]) > covered(others, lane.start_ns[own])
+    return found
+
+
+def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod], mixed: list[NDArray[np.bool_]]) -> None:
+    """Draw short and *mixed* intervals as stacks of time shares, as finely as MAX_SHAPES allows."""
     longest = _WHOLE * layout.gantt_chart.end_ns / layout.width
     brief = []
-    for lod in lods:
-        lane, kept = lod.lane, lod.lane.duration_ns < longest
+    for lod, several in zip(lods, mixed, strict=True):
+        lane, kept = lod.lane, (lod.lane.duration_ns < longest) | several
         brief.append(Lod(Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept]), WAITING + 1))
     for wide in _COLUMNS:
         drawn: list[dict[int, list[_Box]]] = []
@@ -602,12 +613,13 @@ def _runs(low: NDArray[np.float64], high: NDArray[np.float64], layout: SvgLayout
     ]
 
 
-def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod) -> None:
+def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod, mixed: NDArray[np.bool_]) -> None:
     lane = lod.lane
     end = layout.gantt_chart.end_ns
     boxes: dict[int, list[_Box]] = {}
     apart = row.role in (Role.COMPUTE, Role.EXPOSURE)
-    for index in lod.long(0, end, _WHOLE * end / layout.width).tolist():
+    long = lod.long(0, end, _WHOLE * end / layout.width)
+    for index in long[~mixed[long]].tolist():
         start = int(lane.start_ns[index])
         left, right = layout.x(start), layout.x(start + int(lane.duration_ns[index]))
         line = 0.8 if apart and right - left > _SEPARATED else 0.0

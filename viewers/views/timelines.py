@@ -358,6 +358,16 @@ def _row(
     return name, own.start_ns + moved, own.end_ns + moved, labels(own, len(stages)), own.kind.tolist()
 
 
+def _lanes(start: Int64, end: Int64, span_ns: int) -> list[int]:
+    """Return the first lane that is free for each interval; one that ends less than a pixel later is over, too."""
+    free, lanes = list[int](), [0] * len(start)
+    for index in np.argsort(start, kind="stable").tolist():
+        begin = int(start[index]) + span_ns // 1000
+        lanes[index] = next((lane for lane, until in enumerate(free) if until <= begin), len(free))
+        free[lanes[index] : lanes[index] + 1] = [int(end[index])]
+    return lanes
+
+
 def _caption(pipeline: Pipeline, pipeline_step: PipelineStep) -> str:
     """Describe the pipeline and its bubble in one line."""
     by_formula = pipeline.formula_percent
@@ -379,8 +389,11 @@ def schedule(run: Run) -> Drawing:
         captions.append(_caption(pipeline, pipeline_step))
         for place in range(len(pipeline.devices)):
             name, start, end, texts, kinds = _row(run, pipeline, pipeline_step, place)
-            top = rows.row(name)
-            for text, left, right, kind in zip(texts, start.tolist(), end.tolist(), kinds, strict=True):
+            # Actions that run at once, as of DualPipe, stand below each other.
+            tops, lanes = [rows.row(name)], _lanes(start, end, pipeline_step.span_ns)
+            tops += [rows.row("") for _ in range(max(lanes, default=0))]
+            actions = zip(texts, start.tolist(), end.tolist(), kinds, (tops[lane] for lane in lanes), strict=True)
+            for text, left, right, kind, top in actions:
                 color = _FORWARD if kind == Action.F else _BACKWARD
                 tip = f"{name}: {text} {milliseconds(right - left)} ms"
                 marks.append(Box(left, right, top, top + TALL, color, tip, (text,), theme.ink_on(color)))

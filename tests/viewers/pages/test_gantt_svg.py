@@ -30,15 +30,15 @@ from tests.support.view_cases import CASES, many_ranks
 BOX = re.compile(r"M([\d.-]+) ([\d.-]+)h([\d.-]+)v([\d.-]+)h")
 
 
-def areas(text: str, color: str) -> float:
-    """Sum the area that paths fill with a colour in the phases row, in pixels of its full height."""
+def areas(text: str, color: str, row: int = 0) -> float:
+    """Sum the area that paths fill with a colour in the phases row, or below it, over the height of that row."""
     idle = re.search(rf'y="([\d.]+)" width="[\d.]+" height="([\d.]+)" fill="{theme.IDLE}"', text)
     assert idle
     top, height, total = float(idle[1]), float(idle[2]), 0.0
     for path, filled in re.findall(r'<path d="([^"]*)" fill="([^"]*)"', text):
         if filled == color:
             boxes = BOX.findall(path)
-            total += sum(float(w) * float(h) for _, y, w, h in boxes if top <= float(y) < top + height)
+            total += sum(float(w) * float(h) for _, y, w, h in boxes if row == (float(y) >= top + height))
     return total / height
 
 
@@ -80,6 +80,15 @@ def test_what_matters_is_named() -> None:
         assert word in text
     assert re.search(rf'fill="{theme.EXPOSED}"/>\n<path d="[^"]*" fill="#000"', text)
     assert "A step takes" not in gantt_svg(Run("x", two_rank_timelines()), heading=False)
+
+
+def test_work_of_two_phases_at_once_is_seen_of_both() -> None:
+    """Of 80 ns of forward, 40 ns of backward on another stream take half of the row's height."""
+    both = TimelineBuilder(0).compute(0, 80).compute(20, 60, Phase.BACKWARD, lane=8).build()
+    text = gantt_svg(Run("x", (both,), world_size=1))
+
+    forward, backward = (areas(text, theme.PART_COLORS[part], 1) for part in (Part.FORWARD, Part.BACKWARD))
+    assert 3 == pytest.approx(forward / backward, rel=0.02)
 
 
 def test_no_label_stands_over_idle_time() -> None:

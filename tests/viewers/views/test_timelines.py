@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 import dptrace
@@ -126,6 +128,20 @@ def test_the_drawing_has_a_box_for_each_action() -> None:
     assert "bubble 25.0 %" in drawn.subtitle
     rows = schedule_table(run_of(gpipe(2, 3), 2_000_000, 4_000_000)).rows
     assert ("rank 1 · stage 1", "F0", "2.000", "2.000") == rows[6]
+
+
+def test_actions_at_once_do_not_cover_each_other() -> None:
+    """As of DualPipe; the row below begins only then."""
+    timelines = run_of(gpipe(1, 2), 2_000, 4_000).timelines
+    actions = timelines[0].actions
+    assert actions is not None
+    moved = replace(actions, start_ns=actions.start_ns // 2)
+    drawn = schedule(Run("r", (replace(timelines[0], actions=moved),)))
+    boxes = [mark for mark in drawn.marks if isinstance(mark, Box)]
+
+    assert len({box.top for box in boxes}) > 1
+    for one, other in combinations(boxes, 2):
+        assert one.top != other.top or one.right <= other.left or other.right <= one.left
 
 
 def test_analyze_prints_the_bubble_beside_the_formula_s() -> None:
