@@ -18,7 +18,7 @@ from dptrace.analysis.findings.finding import (
     allocator_advice,
     unprofiled_step_ns,
 )
-from dptrace.analysis.per_gpu.causes import IDLE_CAUSES, PIN_ADVICE, PYTHON_ADVICE, UNRECORDED_ADVICE
+from dptrace.analysis.per_gpu.causes import IDLE_CAUSES, PIN_ADVICE, PYTHON_ADVICE, UNRECORDED_ADVICE, IdleKind
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, median, subtract, union
 from dptrace.core.units import duration
@@ -188,37 +188,20 @@ def _pauses_text(device: DeviceFigures, when: IntervalSet, rank: int | None) -> 
     return f"{of}{on} is {duration(end - start)}{_in(_step_at(device, start))}{between}"
 
 
-class _IdleKind(msgspec.Struct, frozen=True):
-    """What is said of idle time of a cause."""
-
-    cause: str
-    """The figure that counts it."""
-    kind: str
-    text: str
-    advice: str
-    advice_if_compiled: str = ""
-    """Instead, where torch.compile is in use."""
-
-
-_UNRECORDED = _IdleKind(
-    "unrecorded_ns", "unrecorded", "GPUs are idle while the trace shows nothing of the host", UNRECORDED_ADVICE
+_UNRECORDED = IdleKind(
+    name="unrecorded_ns", text="GPUs are idle while the trace shows nothing of the host", advice=UNRECORDED_ADVICE
 )
-_IDLE = tuple(
-    _IdleKind(cause.name, cause.kind, cause.text, cause.advice, cause.advice_if_compiled)
-    for cause in IDLE_CAUSES
-    if cause.text
+_IDLE = tuple(cause for cause in IDLE_CAUSES if cause.text)
+_LOADING_ON_CPU = IdleKind(
+    name="data_loading_ns",
+    text="Ranks wait for the DataLoader",
+    advice="Raise num_workers and prefetch_factor, set persistent_workers, or preprocess the data offline.",
 )
-_LOADING_ON_CPU = _IdleKind(
-    "data_loading_ns",
-    "data_loading",
-    "Ranks wait for the DataLoader",
-    "Raise num_workers and prefetch_factor, set persistent_workers, or preprocess the data offline.",
-)
-_COPIES = _IdleKind(
-    "exposed_memory_ns",
-    "copies",
-    "Memory copies are exposed: no compute overlaps them",
-    "Copy from pinned memory with non_blocking=True, on a separate stream.",
+_COPIES = IdleKind(
+    name="exposed_memory_ns",
+    named="copies",
+    text="Memory copies are exposed: no compute overlaps them",
+    advice="Copy from pinned memory with non_blocking=True, on a separate stream.",
 )
 IDLE_KINDS = tuple(one.kind for one in (*_IDLE, _UNRECORDED, _COPIES))
 _ADVICE_ON_GAPS: dict[int, str] = {
@@ -263,9 +246,9 @@ def _mostly_pinned(context: FindingContext) -> bool:
     return 2 * pinned > whole
 
 
-def _idle_finding(context: FindingContext, idle_kind: _IdleKind, left: _Idle) -> Finding:
-    kind, cause, devices = idle_kind.kind, idle_kind.cause, context.devices
-    if cause == _COPIES.cause:
+def _idle_finding(context: FindingContext, idle_kind: IdleKind, left: _Idle) -> Finding:
+    kind, cause, devices = idle_kind.kind, idle_kind.name, context.devices
+    if cause == _COPIES.name:
         values = [device.split.figures[cause] for device in devices]
     else:
         values = [idle_ns[cause] for idle_ns in left.ns]
@@ -296,7 +279,7 @@ def _idle_finding(context: FindingContext, idle_kind: _IdleKind, left: _Idle) ->
 
 
 def _where(
-    context: FindingContext, idle_kind: _IdleKind, left: _Idle, number: int, total_ns: int
+    context: FindingContext, idle_kind: IdleKind, left: _Idle, number: int, total_ns: int
 ) -> tuple[str, list[Gap]]:
     """Return a clause on where a device's idle time of a cause is, and its longest gaps.
 
@@ -304,7 +287,7 @@ def _where(
         number: which of the devices.
         total_ns: its idle time of that cause.
     """
-    device, cause = context.devices[number], idle_kind.cause
+    device, cause = context.devices[number], idle_kind.name
     rank = device.timeline.rank if len(context.devices) > 1 else None
     when = left.pauses[number] if left.pauses else EMPTY
     if cause == "unrecorded_ns":
@@ -317,7 +300,7 @@ def _where(
     return gaps_text(gaps, rank) or main_activity(device, cause, looked_at), gaps
 
 
-def _advice(context: FindingContext, idle_kind: _IdleKind, gaps: Sequence[Gap]) -> str:
+def _advice(context: FindingContext, idle_kind: IdleKind, gaps: Sequence[Gap]) -> str:
     if idle_kind.kind == "allocator":
         return allocator_advice(context.metadata, gaps[0].label.what if gaps else _allocates(context))
     if idle_kind.kind == "launching" and gaps and "emcpy" in gaps[0].label.what:

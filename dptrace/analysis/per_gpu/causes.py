@@ -11,11 +11,28 @@ import msgspec
 from dptrace.timeline.model import HostCause
 
 
-class IdleCause(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of idle time."""
+class IdleKind(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finding says of idle time of a cause."""
 
     name: str
-    """The figure that counts it, in ns; without ``_ns`` also the kind of its finding."""
+    """The figure that counts it, in ns."""
+    named: str = ""
+    """The kind of its finding, where that is not the figure's name without ``_ns``."""
+    text: str = ""
+    """What its finding states; empty for a cause without a finding."""
+    advice: str = ""
+    advice_if_compiled: str = ""
+    """Instead, where torch.compile is in use."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of its finding."""
+        return self.named or self.name.removesuffix("_ns")
+
+
+class IdleCause(IdleKind, frozen=True, kw_only=True):
+    """A cause of idle time."""
+
     label: str
     """The cause in words."""
     doc: str
@@ -32,19 +49,9 @@ class IdleCause(msgspec.Struct, frozen=True, kw_only=True):
     """A clause on the page under the pointer."""
     gap: str = ""
     """What the page says of a gap of it; empty where it says what the host did."""
-    text: str = ""
-    """What its finding states; empty for a cause without a finding."""
-    advice: str = ""
-    advice_if_compiled: str = ""
-    """Instead, where torch.compile is in use."""
     without: str = ""
     """The change that takes its finding away, in words: hosts spend no time in it. Empty where the change is another;
     see ``COUNTERFACTUALS`` in ``replay/counterfactual.py``."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of its finding."""
-        return self.name.removesuffix("_ns")
 
 
 PIN_ADVICE = "Copy from and to pinned memory with non_blocking=True: the call stages pageable memory itself."
