@@ -313,7 +313,7 @@ def _one_of_each_mode() -> list[ModeCase]:
     cases = {case.mode: case for case in reversed(CASES) if case.ranks == 2}
     four = {case.mode: case for case in CASES if case.ranks == 4 and case.mode not in cases}
     sharded = [case for case in CASES if case.extra_options == ADAMW]
-    return [*cases.values(), *four.values(), *sharded]
+    return list(dict.fromkeys((*cases.values(), *four.values(), *sharded)))
 
 
 def test_every_mode_is_compared() -> None:
