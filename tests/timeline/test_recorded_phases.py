@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import dptrace
-from tests.support.processes import finished
+from tests.support.forking import run_python, start_python
 from tests.support.recordings import environment
 
 pytestmark = pytest.mark.spawn
@@ -95,7 +93,8 @@ os._exit(0)  # at times, gloo's threads abort a process in Python's teardown
 def test_a_lightning_style_closure_has_all_three_phases(tmp_path: Path) -> None:
     """Recorded on CPU: the nodes of autograd are backward, the model forward, AdamW's operators optimizer."""
     trace = tmp_path / "rank0.json"
-    finished([sys.executable, "-W", "ignore", "-c", CLOSURE, trace], env=environment()).check_returncode()
+    (tmp_path / "train.py").write_text(CLOSURE)
+    run_python("train.py", str(trace), cwd=tmp_path, env=environment()).check_returncode()
     kernels = dptrace.open(trace).kernels()
 
     phases = {name: set(rows["phase"]) for name, rows in kernels.groupby("name")}
@@ -118,8 +117,8 @@ def test_a_backward_that_labels_split_is_backward(
 ) -> None:
     """In each of 4 chunks, 2 products before autograd's nodes and 3 after them, outside of autograd."""
     trace = tmp_path / "rank0.json"
-    command = [sys.executable, "-W", "ignore", "-c", SPLIT_BACKWARD, str(trace), *labels]
-    finished(command, env=environment()).check_returncode()
+    (tmp_path / "train.py").write_text(SPLIT_BACKWARD)
+    run_python("train.py", str(trace), *labels, cwd=tmp_path, env=environment()).check_returncode()
     run = dptrace.open(trace, phase_labels=rules)
     operators = run.kernels()
 
@@ -133,8 +132,8 @@ def test_a_backward_that_labels_split_is_backward(
 @pytest.mark.slow
 def test_a_blocking_all_reduce_of_tensor_parallelism_is_exposed(tmp_path: Path) -> None:
     """Rank 0 waits 200 ms for rank 1 in a functional all-reduce: none of the wait is overlapped with compute."""
-    command = [sys.executable, "-W", "ignore", "-c", TENSOR_PARALLEL, str(tmp_path)]
-    ranks = [subprocess.Popen([*command, str(rank)], env=environment()) for rank in range(2)]
+    (tmp_path / "train.py").write_text(TENSOR_PARALLEL)
+    ranks = [start_python("train.py", str(tmp_path), str(rank), cwd=tmp_path, env=environment()) for rank in range(2)]
     assert [0, 0] == [process.wait(300) for process in ranks]
     total = dptrace.open(tmp_path).totals().iloc[0]
 

@@ -7,12 +7,14 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.forking import start_python
 from tests.support.interruptions import STEPS, interrupt
 from tests.support.processes import processes_in
 from tests.support.recordings import environment
@@ -100,10 +102,8 @@ def test_other_ranks_than_a_scripts_write_when_they_are_terminated_too(ranks: st
     program = ["--mode", "naive", "--model", "small", "--batch-size", "64", "--gpus", "2"]
     if ranks == "spawned":
         program = ["--gpus", "1", "train.py", str(tmp_path / "meet")]
-    command = [sys.executable, "-m", "dptrace", "record", "--warmup", "2", "--wait", "0", "--steps", "5000", "-o", "t"]
-    recorder = subprocess.Popen(
-        [*command, *program], cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment()
-    )
+    command = ["-m", "dptrace", "record", "--warmup", "2", "--wait", "0", "--steps", "5000", "-o", "t"]
+    recorder = start_python(*command, *program, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment())
     staging, until = tmp_path / ".t.recording", time.monotonic() + 120
     while not (steps := staging / "rank1.steps").exists() or int(steps.read_text().split()[2] or 0) < FEW:
         assert time.monotonic() < until
@@ -136,29 +136,26 @@ except KeyboardInterrupt:
 """
 
 
-def _interrupted(folder: Path, script: str, number: int, *words: str, ignored: bool = False) -> tuple[int, str, str]:
+def _interrupted(
+    folder: Path, script: str, numbers: Sequence[int], *words: str, ignored: bool = False
+) -> tuple[int, str, str]:
     """Signal a recorder once its training is in the window; return its exit code and what it printed.
 
     Args:
-        ignored: whether the recorder is started with this signal ignored, as nohup and a shell's ``&`` do.
+        ignored: whether the recorder is started with these signals ignored, as nohup and a shell's ``&`` do.
     """
     (folder / "train.py").write_text(script)
     options = ["--warmup", "2", "--steps", "5000", "-o", "t", *words[:2]]
-    command = [sys.executable, "-m", "dptrace", "record", *options, "train.py", *words[2:]]
-    pipe = subprocess.PIPE
-    recorder = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        env=environment(),
-        preexec_fn=(lambda: signal.signal(number, signal.SIG_IGN)) if ignored else None,
-    )
+    command = ["-m", "dptrace", "record", *options, "train.py", *words[2:]]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    if ignored:  # a real start: a fork of the tests has signal handlers of its own
+        pipes["preexec_fn"] = lambda: [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    recorder = start_python(*command, cwd=folder, env=environment(), **pipes)
     until = time.monotonic() + 120
     while not (folder / "ready").exists() and time.monotonic() < until:
         time.sleep(0.02)
-    recorder.send_signal(number)
+    for number in numbers:
+        recorder.send_signal(number)
     printed, said = recorder.communicate(timeout=120)
     while processes_in(folder) and time.monotonic() < until:
         time.sleep(0.05)
@@ -169,7 +166,7 @@ def _interrupted(folder: Path, script: str, number: int, *words: str, ignored: b
 @pytest.mark.parametrize(("gpus", "seconds", "expected"), [("1", "9", 0), ("2", "0", 130)])
 def test_a_script_saves_at_ctrl_c_as_long_as_it_takes(gpus: str, seconds: str, expected: int, tmp_path: Path) -> None:
     """It reaches the script as KeyboardInterrupt, with torchrun or without; one process has its own exit code."""
-    code, printed, said = _interrupted(tmp_path, SAVING, signal.SIGINT, "--gpus", gpus, seconds)
+    code, printed, said = _interrupted(tmp_path, SAVING, [signal.SIGINT], "--gpus", gpus, seconds)
 
     assert (expected, "saved\n") == (code, printed), said
     assert "waiting for the training to end … (Ctrl-C again gives up)" in said
@@ -177,11 +174,11 @@ def test_a_script_saves_at_ctrl_c_as_long_as_it_takes(gpus: str, seconds: str, e
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals, tmp_path: Path) -> None:
+def test_signals_that_are_ignored_stay_ignored(tmp_path: Path) -> None:
     """Under nohup, or in the background of a script, the training goes on to its end."""
     script = SAVING.replace("4000", "60") + 'print("trained")\n'
-    code, printed, said = _interrupted(tmp_path, script, number, "--gpus", "1", "0", ignored=True)
+    both = (signal.SIGHUP, signal.SIGINT)
+    code, printed, said = _interrupted(tmp_path, script, both, "--gpus", "1", "0", ignored=True)
 
     assert (0, "trained\n") == (code, printed), said
 
@@ -190,7 +187,7 @@ def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals, tmp_path
 @pytest.mark.parametrize("gpus", ["1", "2"])
 def test_a_closed_terminal_has_its_exit_code(gpus: str, tmp_path: Path) -> None:
     """SIGHUP ends the training as SIGTERM does, and the code is that of SIGHUP."""
-    code, printed, said = _interrupted(tmp_path, SAVING, signal.SIGHUP, "--gpus", gpus, "0")
+    code, printed, said = _interrupted(tmp_path, SAVING, [signal.SIGHUP], "--gpus", gpus, "0")
 
     assert (129, "") == (code, printed), said
     assert ["ready", "t", "train.py"] == sorted(path.name for path in tmp_path.iterdir())
@@ -201,7 +198,8 @@ def test_a_closed_terminal_has_its_exit_code(gpus: str, tmp_path: Path) -> None:
 def test_one_process_whose_recorder_is_killed_keeps_the_run(script: str, tmp_path: Path) -> None:
     """No torchrun could: the process that trains does, or that has started the ranks."""
     meet = tmp_path / "meet"
-    _, _, said = _interrupted(tmp_path, script, signal.SIGKILL, "--gpus", "1", "0" if script is SAVING else str(meet))
+    argument = "0" if script is SAVING else str(meet)
+    _, _, said = _interrupted(tmp_path, script, [signal.SIGKILL], "--gpus", "1", argument)
 
     meet.unlink(missing_ok=True)
     assert ["ready", "t.failed", "train.py"] == sorted(path.name for path in tmp_path.iterdir()), said

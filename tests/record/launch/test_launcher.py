@@ -144,7 +144,7 @@ def test_torch_is_asked_for_gpus_only_where_there_may_be_one(device: str, may: b
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signals) -> None:
     """Nor a hidden folder; even after SIGKILL no process stays."""
-    launcher = _start(script, "hang", forked=False)
+    launcher = _start(script, "hang", forked=number != signal.SIGKILL)
     _wait_for(script.parent / "dying", launcher)
     assert 4 == len(processes_in(script.parent))
     launcher.send_signal(number)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.recordings import dptrace
+
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ from version to version
@@ -127,8 +129,7 @@ def test_sigterm_while_a_failure_is_reported_loses_nothing(tmp_path: Path) -> No
     """As of the peer of a rank that died: the failure, its traceback and the steps are kept; no process crashes."""
     (tmp_path / "boom.py").write_text(TERMINATED)
     options = ["--gpus", "1", "--steps", "30", "--warmup", "2", "--wait", "0", "-o", "run"]
-    command = [sys.executable, "-m", "dptrace", "record", *options, "boom.py"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    ended = dptrace("record", *options, "boom.py", cwd=tmp_path, ok=False)
 
     assert 1 == ended.returncode
     assert "Rank 0 died: Boom: in step 8" in ended.stderr
@@ -164,8 +165,7 @@ def test_the_scripts_own_files_are_whole(how: str, code: int, tmp_path: Path) ->
     """A script need not close its files, and may close standard output; its exit handlers run, as without dptrace."""
     (tmp_path / "writes.py").write_text(WRITING)
     options = ["--gpus", "1", "--steps", "3", "--warmup", "2", "--wait", "0", "-o", "run"]
-    command = [sys.executable, "-m", "dptrace", "record", *options, "writes.py", how]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    ended = dptrace("record", *options, "writes.py", how, cwd=tmp_path, ok=False)
 
     assert code == ended.returncode, ended.stderr
     assert (tmp_path / "handled").exists()

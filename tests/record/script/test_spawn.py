@@ -78,9 +78,8 @@ def _run_info(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("start", "ranks"), [("spawn", 3), ("process-fork", 2)])
 def test_the_ranks_that_a_script_starts_are_recorded(start: str, ranks: int, script: Path) -> None:
     """Their number is the script's; each has its trace, and joins its group as without dptrace."""
-    done = dptrace(
-        "record", "--gpus", "2", *SCHEDULE, script.name, start, str(ranks), "end", cwd=script.parent, forked=False
-    )
+    words = ("record", "--gpus", "2", *SCHEDULE, script.name, start, str(ranks), "end")
+    done = dptrace(*words, cwd=script.parent, forked=start == "spawn")
 
     info = _run_info(script.parent / "runs" / "own_ranks")
     assert ("complete", ranks, "gloo") == (info["status"], info["world_size"], info["backend"])
@@ -100,9 +99,7 @@ def test_the_ranks_that_a_script_starts_are_recorded(start: str, ranks: int, scr
 @pytest.mark.parametrize(("how", "says"), [("kill", "ended by SIGKILL")])
 def test_a_rank_of_the_script_that_dies_is_named(how: str, says: str, script: Path) -> None:
     """torchrun sees only the script's process fail; the message names the rank that caused it."""
-    done = dptrace(
-        "record", "--gpus", "1", *SCHEDULE, script.name, "spawn", "2", how, cwd=script.parent, ok=False, forked=False
-    )
+    done = dptrace("record", "--gpus", "1", *SCHEDULE, script.name, "spawn", "2", how, cwd=script.parent, ok=False)
 
     assert 137 == done.returncode
     assert f"Error: Rank 1 was {says}" in done.stderr
