@@ -13,7 +13,7 @@ from dptrace.errors import DptraceError, TraceError
 from dptrace.hta.definitions import HtaCompat, hta_compat
 from dptrace.hta.trace_analysis import silence_hta
 from dptrace.readers.discovery import find
-from tests.support.hta_own import RUNS, both, needs_hta, paths_of
+from tests.support.hta_own import needs_hta
 from tests.support.kineto_files import KinetoFile
 from tests.support.real_traces import needs_real_traces, real
 
@@ -28,16 +28,6 @@ def htas_own(analysis: Any) -> pd.DataFrame:
 
 def assert_equal(own: pd.DataFrame, compat: HtaCompat) -> None:
     pd.testing.assert_frame_equal(own, compat.frame, check_exact=True, check_dtype=False)
-
-
-@pytest.mark.slow
-@pytest.mark.heavy
-@needs_hta
-@needs_real_traces
-@pytest.mark.parametrize("run", RUNS)
-def test_real_runs_equal_hta(run: str) -> None:
-    """Every figure of every rank is the one that HTA gives with its own loader."""
-    assert_equal(htas_own(both(run)[0]), hta_compat(find(paths_of(run))))
 
 
 @pytest.mark.heavy

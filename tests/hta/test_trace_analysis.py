@@ -14,10 +14,12 @@ import pytest
 import dptrace
 from dptrace.analysis.kernels.summary import summarize
 from dptrace.errors import DptraceError, MissingExtraError
+from dptrace.hta.definitions import hta_compat
 from dptrace.hta.trace_analysis import hta_analysis, hta_of, silence_hta
 from dptrace.readers.discovery import find
 from dptrace.timeline.host_calls import OperatorCalls
-from tests.support.hta_own import RUNS, both, needs_hta, own_trace
+from tests.hta.test_definitions import assert_equal, htas_own
+from tests.support.hta_own import RUNS, both, needs_hta, own_trace, paths_of
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.real_traces import needs_real_traces, real
 
@@ -91,24 +93,19 @@ ANALYSES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-LARGEST = "perparam_v100"
-each_run = pytest.mark.parametrize(
-    "run", [pytest.param(run, marks=[pytest.mark.slow] if run == LARGEST else []) for run in RUNS]
-)
-"""HTA takes half a minute for an analysis of the largest run."""
-
-
 @pytest.mark.slow
 @pytest.mark.heavy
 @needs_hta
 @needs_real_traces
-@each_run
+@pytest.mark.parametrize("run", RUNS)
 def test_frames_equal_those_of_htas_loader(run: str) -> None:
-    """Every value of every column, every dtype, the order of rows, the symbols and the origin are the same."""
+    """Every value of every column, every dtype, the order of rows, the symbols, the device and the origin."""
     own, ours = both(run)
 
     assert own.t.symbol_table.get_sym_table() == ours.t.symbol_table.get_sym_table()
     assert own.t.min_ts == ours.t.min_ts
+    kinds, same = ([about["device_type"] for about in one.t.meta_data.values()] for one in (own, ours))
+    assert kinds == same
     assert_same(own.t.traces, ours.t.traces)
 
 
@@ -116,13 +113,20 @@ def test_frames_equal_those_of_htas_loader(run: str) -> None:
 @pytest.mark.heavy
 @needs_hta
 @needs_real_traces
+@pytest.mark.parametrize("run", RUNS)
+def test_figures_of_real_runs_equal_hta(run: str) -> None:
+    """Every figure of every rank is the one that HTA gives with its own loader."""
+    assert_equal(htas_own(both(run)[0]), hta_compat(find(paths_of(run))))
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+@needs_hta
+@needs_real_traces
 @pytest.mark.parametrize("analysis", ANALYSES)
-@each_run
-def test_analyses_equal_those_with_htas_loader(run: str, analysis: str) -> None:
-    """Each analysis gives the same figures, or fails in the same way."""
-    if (run, analysis) == (LARGEST, "frequent sequences"):
-        pytest.skip("HTA takes two minutes for it; other runs have it, too")
-    own, ours = both(run)
+def test_analyses_equal_those_with_htas_loader(analysis: str) -> None:
+    """Each gives the same figures, or fails in the same way; one run of several ranks, as all frames are equal."""
+    own, ours = both("sharded_h100")
 
     assert_same(outcome(ANALYSES[analysis], own), outcome(ANALYSES[analysis], ours))
 
@@ -137,7 +141,6 @@ def test_trace_diff_equals_that_with_htas_loader() -> None:
     from hta.trace_diff import TraceDiff
 
     from dptrace.hta.trace_adapter import trace_of
-    from tests.support.hta_own import paths_of
 
     found = [find(paths_of(run)) for run in ("ddp_a100", "ns_v100")]
     with silence_hta():
@@ -246,7 +249,7 @@ def test_a_missing_package_is_reported_with_its_command(monkeypatch: pytest.Monk
 @pytest.mark.heavy
 @needs_hta
 @needs_real_traces
-@pytest.mark.parametrize("name", ["ddp_a100_rank0of2", "straggler_v100_4ranks", "ns_v100_1gpu", "dlrm_v100_4ranks"])
+@pytest.mark.parametrize("name", ["ddp_a100_rank0of2", "dlrm_v100_4ranks"])
 def test_time_by_kernel_equals_hta(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each kernel on each rank, to the nanosecond; HTA leaves out what was launched outside the steps."""
     env_options = pytest.importorskip("hta.configs.env_options")

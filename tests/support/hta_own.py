@@ -23,7 +23,6 @@ RUNS = {
     "dlrm_v100": ["dlrm_v100_4ranks"],
     "ns_v100": ["ns_v100_1gpu"],
     "sharded_h100": [f"{_H100}e049e-rank0-chrome-trace.json.gz", f"{_H100}6bd4b-rank1-chrome-trace.json.gz"],
-    "perparam_v100": ["perparam_v100_rank1of2"],
     "ddp_mi300": ["ddp_mi300_rank0of8"],
 }
 """Runs by a short name: the files of the trace collection that dptrace reads."""
