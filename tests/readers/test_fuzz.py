@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tests.support.silent_damage import check_silence
 FILES = 40
 """How many each of the two runs reads."""
 
+made = cache(Fuzzer)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(1 << 30)], ids=["fixed", "random"])
@@ -24,7 +27,7 @@ def test_no_damage_breaks_the_reader(seed: int, monkeypatch: pytest.MonkeyPatch)
     """Any damaged trace leads to figures that are a partition, or to a DptraceError."""
     print(f"seed {seed}")
     monkeypatch.setattr("dptrace.readers.stream.CHUNK", 4 << 20)  # the fuzzer changes it; monkeypatch restores it
-    fuzzer = Fuzzer(seed)
+    fuzzer = made(seed)
 
     found = list(fuzzer.run(iter(range(FILES))))
 
@@ -36,9 +39,7 @@ def test_no_damage_breaks_the_reader(seed: int, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_files_are_made_again_from_seed_and_number() -> None:
     """A finding can be reproduced."""
-    first, second = Fuzzer(5), Fuzzer(5)
-
-    assert [first.make(n) for n in range(20)] == [second.make(n) for n in range(20)]
+    assert [made(1).make(n) for n in range(20)] == [Fuzzer(1).make(n) for n in range(20)]
 
 
 @pytest.mark.slow
@@ -46,7 +47,7 @@ def test_files_are_made_again_from_seed_and_number() -> None:
 def test_the_fuzzers_undamaged_files_are_readable(tmp_path: Path) -> None:
     """Every undamaged file is read or refused with an error."""
     path = tmp_path / "rank0.json"
-    for text in Fuzzer(1).texts:
+    for text in made(1).texts:
         path.write_bytes(text)
         assert examine(path) in ("read", "read with damage", "refused")
 
@@ -69,7 +70,7 @@ def test_a_changed_figure_without_a_note_is_a_finding(tmp_path: Path) -> None:
 def test_the_fuzzers_files_of_other_formats_are_good(tmp_path: Path) -> None:
     """Undamaged, Perfetto traces lose no event whose category they show, and are read from archives of both kinds."""
     found = Counter[str]()
-    for number, data in enumerate(Fuzzer(1).binaries):
+    for number, data in enumerate(made(1).binaries):
         path = tmp_path / "rank0.pftrace"
         path.write_bytes(data)
         suffix, archive = archived(random.Random(number), path.name, data)
