@@ -61,11 +61,12 @@ def view_pictures() -> None:
         (IMAGES / file).write_text(picture(VIEWS[name], run), encoding="utf-8")
     remembered = dptrace.open(str(ROOT / "tests" / "golden" / "memory_cpu"))
     (IMAGES / "view_memory.svg").write_text(picture(VIEWS["memory"], remembered), encoding="utf-8")
-    # Of a recording by others (AMD-AGI/TraceLens, MIT license), which is not in the repository.
-    shapes = ROOT.parent / "shared" / "traces" / "ddp_mi300_rank0of8"
+    # Of recordings by others (AMD-AGI/TraceLens, KellerJordan/modded-nanogpt), which are not in the repository.
+    shapes, h100 = (ROOT.parent / "shared" / "traces" / name for name in ("ddp_mi300_rank0of8", "sharded_h100_8ranks"))
     if shapes.exists():
         run = dptrace.open(str(shapes))
         (IMAGES / "roofline.svg").write_text(picture(VIEWS["roofline"], run), encoding="utf-8")
+        page_picture(document(dptrace.open(str(h100))), IMAGES / "h100.png", 1010)
 
 
 def explanation_picture(name: str, step: int, path: Path, height: int, **options: float) -> None:
