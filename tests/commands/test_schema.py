@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ kernels layers --by annotation
 kernels layers --by phase --kind compute
 kernels layers --by host --per-rank
 kernels naive --no-findings
-kernels shared/sharded_h100_8ranks
+kernels shared/ns_v100_1gpu
 diff naive interleaved --fail-if wall>+300%
 diff --before naive single --after interleaved ddp {WORKLOAD}
 diff layers job
@@ -64,7 +65,7 @@ whatif ddp --bucket-cap-mb 1,4,100
 whatif timeline.json.gz
 critical-path naive
 critical-path modules
-hta shared/sharded_h100_8ranks idle-breakdown
+hta shared/ns_v100_1gpu idle-breakdown
 bench --from table.csv -o bench
 links --from links.json
 links --from algorithms.json
@@ -127,6 +128,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@cache
 def validator(verb: str) -> Any:
     """Return what checks an answer, by the schema as it is printed."""
     jsonschema = pytest.importorskip("jsonschema")  # it builds grammars for two seconds

@@ -127,7 +127,6 @@ def choose(page: Page, role: str, position: int) -> None:
 
 RUNS = [
     pytest.param(real("straggler_v100_4ranks"), marks=needs_real_traces),
-    pytest.param(real("sharded_h100_8ranks"), marks=needs_real_traces),
     pytest.param(real("ddp_a100_rank0of2"), marks=needs_real_traces),
 ]
 
@@ -228,7 +227,7 @@ def test_a_run_without_calls_offers_no_rows(browser: Browser, tmp_path: Path) ->
 
 
 @browser_test
-@pytest.mark.parametrize("path", [GLOO, *RUNS[:2]])
+@pytest.mark.parametrize("path", [GLOO, RUNS[0]])
 def test_the_largest_gap_shows_what_the_host_did(browser: Browser, path: str, tmp_path: Path) -> None:
     """A click on it lists the analysis' labels with their times, which add up to the gap."""
     run = open_run([path])

@@ -256,16 +256,16 @@ def test_kernels_of_several_streams_at_once_count_once(browser: Browser, tmp_pat
 
 @pytest.mark.slow
 @browser_test
-def test_two_thousand_gpus_open_in_seconds(browser: Browser, tmp_path: Path) -> None:
+def test_a_thousand_gpus_open_in_seconds(browser: Browser, tmp_path: Path) -> None:
     """Only rows in the frame are drawn and named; the heatmap leads to any GPU."""
-    run = training_run(40_000, ranks=2_000)
+    run = training_run(20_000, ranks=1_000)
     with open_page(browser, page_of(run, tmp_path)) as (page, errors):
         settle(page)
         # Processor time: unlike wall time, it does not grow on a busy machine.
         devtools = page.context.new_cdp_session(page)
         devtools.send("Performance.enable")
         metrics = devtools.send("Performance.getMetrics")["metrics"]
-        assert next(one["value"] for one in metrics if one["name"] == "ProcessTime") < 8, metrics
+        assert next(one["value"] for one in metrics if one["name"] == "ProcessTime") < 5, metrics
         assert page.locator("#names .track").count() < 60
         heat = page.locator("#heat canvas")
         width, height = heat.evaluate("one => [one.clientWidth, one.clientHeight]")
@@ -273,6 +273,6 @@ def test_two_thousand_gpus_open_in_seconds(browser: Browser, tmp_path: Path) -> 
         settle(page)
         shown = page.evaluate("dptrace.stage.visible.map(({ track }) => track)")
 
-        assert 1_000 < min(shown) <= 1_500 <= max(shown)
+        assert 500 < min(shown) <= 750 <= max(shown)
         assert "compute" in page.evaluate("dptrace.stage.visible.map(({ role }) => role)")
         assert [] == errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,24 +37,32 @@ from tests.viewers.gantt.tiles.test_served_page import served
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-QUICK = ["straggler_v100_4ranks"]
-SLOW = [
-    "ddp_a100_rank0of2",
-    "ddp_mi300_rank0of8",
+QUICK = "straggler_v100_4ranks"
+IN_A_FILE = [
     "dlrm_v100_4ranks",
-    "ns_v100_1gpu",
     "perparam_v100_rank1of2",
     "sharded_h100_8ranks",
-    "compute/h100_qwen_0.5b",
     "odd/rocm_mi250_tiny_train.json.gz",
+]
+SERVED = [
+    "ddp_a100_rank0of2",
+    "ddp_mi300_rank0of8",
+    "ns_v100_1gpu",
+    "compute/h100_qwen_0.5b",
     "odd/gloo_cpu_rank34of300.json.gz",
 ]
-RUNS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 HOVERS, VIEWS, LABELS, LEAST = 5, 48, 300, 20
 """Tooltips of each kind, views whose labels are compared, labels of them at most, and values of a run at least."""
 SIZE = (1440, 1100)
 """Of the window; the rows of eight GPUs are in it without scrolling the page."""
 
+
+BESIDE_WAITING = {
+    "Exposed communication": "Exposed",
+    "Exposed transfer": "Transfer",
+    "Exposed transfer, at most": "Transfer, at most",
+}
+"""What a label says for what the legend says of exposed communication that is not drawn as waiting."""
 
 SPY = """(views) => {
     // Each label's text, track, role, begin and end in time; on a host's row also the calls at both.
@@ -83,6 +92,7 @@ class Truth:
         self.run, self.waits = run, cross_rank.exposed_waits
         self.names = call_names(run.timelines, cross_rank.matches, cross_rank.names)
         self.shorts = short_names(self.drawn.names)
+        self.parts = cache(self._parts)
 
     def of(self, text: str, track: int, role: str, begin: float, end: float, calls: list[str] | None) -> bool:
         """Return whether a label in a row, between two times, is true of the block that it lies in from end to end."""
@@ -95,15 +105,10 @@ class Truth:
 
     def _phase(self, text: str, track: int, begin: float, end: float) -> bool:
         timeline, (origin,) = self.run.timelines[track], self.drawn.axes[track].recorded(0)
+        time_of, wait = self.parts(track), self.waits[track]
         labels = next(one for one in self.drawn.lanes if one.track == track and one.role is Role.PHASE_LABELS)
         ends = labels.start_ns + labels.duration_ns
         spans = np.flatnonzero((labels.start_ns <= begin) & (end <= ends)).tolist()
-        pieces, wait = partition(timeline), self.waits[track]
-        time_of: dict[str, IntervalSet] = {"Waiting": wait.intervals}
-        for part in Part:
-            mine: IntervalSet = union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part])
-            mine = subtract(mine, wait.intervals) if part == Part.EXPOSED_COMM else mine
-            time_of["Memory" if part == Part.EXPOSED_MEMORY else PART_LABELS[part].split()[0]] = mine
         # A label names what fills its place, but for the slits that a text may cross.
         under = np.round([begin, end]).astype(np.int64) + origin
         filled = {name for name, mine in time_of.items() if np.diff(covered(mine, under)) >= 0.94 * np.diff(under)}
@@ -116,6 +121,17 @@ class Truth:
             for rank in set(wait.calls.waits_for[inside].tolist()) if "Waiting" in filled else ():
                 said |= {f"Waiting for rank {rank}", f"Waiting for rank {rank} · {duration(times['Waiting'])}"}
         return any(_is_cut(text, one) for one in said)
+
+    def _parts(self, track: int) -> dict[str, IntervalSet]:
+        """The times of a GPU by the word that a label has for them."""
+        pieces, wait = partition(self.run.timelines[track]), self.waits[track]
+        time_of: dict[str, IntervalSet] = {"Waiting": wait.intervals}
+        for part in Part:
+            mine: IntervalSet = union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part])
+            mine = subtract(mine, wait.intervals) if part == Part.EXPOSED_COMM else mine
+            named = {Part.EXPOSED_MEMORY: "Memory", Part.EXPOSED_COMM: BESIDE_WAITING[self.drawn.exposed]}
+            time_of[named.get(part, PART_LABELS[part].split()[0])] = mine
+        return time_of
 
     def _gap(self, track: int, starts: Int64, ends: Int64, time: int) -> set[str]:
         """What the host did most in the idle gap at a time; where it was in time, the device's reason."""
@@ -221,7 +237,8 @@ class Checked:
             known = wait if category == WAITING else getattr(row, SHARE_FIGURES[Part(category)])
             known -= wait if category == Part.EXPOSED_COMM else 0
             assert f"{step}: {duration(known)}, " in text
-            assert ("Waiting" if category == WAITING else PART_LABELS[Part(category)]) in text
+            labels = {WAITING: "Waiting", int(Part.EXPOSED_COMM): self.drawn.exposed}
+            assert (labels.get(category) or PART_LABELS[Part(category)]) in text
 
     def kernels(self) -> None:
         """A tooltip on a kernel tells name, time, phase and stream of run.kernels(), and the step that counts it."""
@@ -296,9 +313,9 @@ class Checked:
 @pytest.mark.slow
 @needs_real_traces
 @browser_test
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [QUICK, *IN_A_FILE])
 def test_a_page_in_one_file_shows_what_the_analysis_found(browser: Browser, name: str, tmp_path: Path) -> None:
-    """At least 20 values of each of ten runs, and pixel columns, at one or two device pixels per pixel."""
+    """At least 20 values of each run, and pixel columns, at one or two device pixels per pixel."""
     run, path, scale = dptrace.open(real(name)), tmp_path / "page.html", 1 + len(name) % 2
     truth = Truth(run)
     path.write_text(gantt.document(run, truth.drawn), encoding="utf-8")
@@ -314,7 +331,7 @@ def test_a_page_in_one_file_shows_what_the_analysis_found(browser: Browser, name
 
 @needs_real_traces
 @browser_test
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SERVED)])
 def test_a_served_page_draws_what_the_analysis_found(browser: Browser, name: str) -> None:
     """Figures, findings and pixel columns, at the other resolution; shares travel in a byte each."""
     run, scale = dptrace.open(real(name)), 2 - len(name) % 2
@@ -328,7 +345,9 @@ def test_a_served_page_draws_what_the_analysis_found(browser: Browser, name: str
 
 
 @needs_real_traces
-@pytest.mark.parametrize("name", [QUICK[0], *(pytest.param(name, marks=pytest.mark.heavy) for name in SLOW)])
+@pytest.mark.parametrize(
+    "name", [QUICK, *(pytest.param(name, marks=pytest.mark.heavy) for name in (*IN_A_FILE, *SERVED))]
+)
 def test_the_labels_of_a_figure_follow_the_same_rules(name: str) -> None:
     """Each is true of the block that it lies in from its first letter to its last, in a column and across a page."""
     run = middle_step_of(dptrace.open(real(name)))
