@@ -252,7 +252,7 @@ def test_one_process_that_fails_is_reported_as_a_rank(
     """Although no torchrun stands above it: why it ended or where it hangs, and its last lines."""
     (tmp_path / "train.py").write_text(SCRIPT.replace('print("ended"', last + '\nprint("ended"'))
     arguments = ["-q", "--gpus", "1", "--steps", "9", *options, "train.py", "6"]
-    done = dptrace("record", *arguments, cwd=tmp_path, ok=False, forked=False)
+    done = dptrace("record", *arguments, cwd=tmp_path, ok=False)
 
     assert (code, True) == (done.returncode, says in done.stderr), done.stderr
     # What a script prints goes to the terminal, with -q too.

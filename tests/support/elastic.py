@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from tests.support.forking import start_python
 from tests.support.recordings import environment
 
 TRAINING = ("--gpus", "2", "--model", "small", "--batch-size", "2048", "--steps", "12", "--lr", "0.1")
@@ -47,10 +48,10 @@ def trained(folder: Path, kills: int, chance: random.Random, mode: str = "ddp") 
     name = f"run{kills}"
     saving = ["--checkpoint-every", "5", "--checkpoints", str(folder / f"{name}-checkpoints")]
     out = ["-o", str(folder / name), "--save-parameters", str(folder / f"{name}.npz"), "--max-restarts", str(kills)]
-    command = [sys.executable, "-m", "dptrace", "record", "--mode", mode, *TRAINING, *saving, *out]
-    launcher = subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    command = ["-m", "dptrace", "record", "--mode", mode, *TRAINING, *saving, *out]
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    about = pipes | {"cwd": folder, "env": environment()}
+    launcher = subprocess.Popen([sys.executable, *command], **about) if kills else start_python(*command, **about)
     progress = folder / f".{name}.recording" / "rank0.steps"
     killed = []
     for _ in range(kills):

@@ -22,7 +22,7 @@ from dptrace.commands.shared.main import cli
 from dptrace.core.units import wrapped
 from dptrace.watch.records import FORWARD, read
 from dptrace.watch.verdict import lines as verdict_lines
-from tests.support.forking import run_python
+from tests.support.forking import run_python, start_python
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.watch_records import USUAL_MS, Job, Plant, summarized
 
@@ -139,7 +139,8 @@ def test_every_whole_record_of_a_killed_rank_is_kept(tmp_path: Path) -> None:
         "        p.sum().backward(); o.step(); time.sleep(0.002)\n"
         "        if step == 50: print('go', flush=True)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE)
+    (tmp_path / "train.py").write_text(code)
+    process = start_python("train.py", cwd=tmp_path, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(0.3)
