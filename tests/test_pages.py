@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from dptrace.commands.shared.main import cli
 from tests.model.planning.test_documents import COMMAND, ROWS
 from tests.support.examples import EXAMPLES, small
-from tests.support.forking import folder_of_command
+from tests.support.forking import folder_of_command, run_python
 from tests.support.paths import ROOT
 from tests.support.processes import finished
 
@@ -71,17 +71,20 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda page: made("start" if page in START else page)
 
 
-def run(command: list[str], folder: Path) -> None:
-    """Run *command* in the folder, without a GPU or a browser; show what it said where it fails."""
+def _environment(folder: Path) -> dict[str, str]:
     scripts = str(Path(sys.executable).parent)
-    environment = os.environ | {
+    return os.environ | {
         "PATH": os.pathsep.join(filter(None, (folder_of_command(), scripts, os.environ["PATH"]))),
         "PYTHONPATH": str(ROOT),
         "CUDA_VISIBLE_DEVICES": "",
         "BROWSER": "true",
         "DPTRACE_CACHE": str(folder / "cache"),
     }
-    done = finished(command, cwd=folder, env=environment)
+
+
+def run(command: list[str], folder: Path) -> None:
+    """Run *command* in the folder, without a GPU or a browser; show what it said where it fails."""
+    done = finished(command, cwd=folder, env=_environment(folder))
     assert 0 == done.returncode, f"{command[-1]}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
 
 
@@ -169,8 +172,11 @@ def test_every_example_runs(clone: Callable[[str], Path]) -> None:
         "    optimizer.step()\n"
         "    optimizer.zero_grad()\n"
     )
+    folder = clone("examples")
     for text in blocks("README.md", "python").values():
-        run([sys.executable, "-c", yours + text if "train_step" in text else text], clone("examples"))
+        (folder / "example.py").write_text(yours + text if "train_step" in text else text, encoding="utf-8")
+        done = run_python("example.py", cwd=folder, env=_environment(folder))
+        assert 0 == done.returncode, f"{text}\n{done.stderr[-2000:]}"
 
 
 def test_every_link_of_the_readme_leads_somewhere() -> None:

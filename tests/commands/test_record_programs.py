@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
             1,
             "pkg.train train.py ['--local-rank=0'] 1 0",
         ),
-        (["accelerate", "launch", "--nproc-per-node=2", "train.py", "a"], "train.py", 2, "None train.py ['a'] 2 0"),
+        (["accelerate", "launch", "--nproc-per-node=1", "train.py", "a"], "train.py", 1, "None train.py ['a'] 1 0"),
     ],
 )
 def test_a_command_line_does_what_it_looks_like(

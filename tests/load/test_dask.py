@@ -106,9 +106,7 @@ VERBS = [
     "analyze --json --steps 11:12",
     "analyze --memory --json",
     "kernels --json --by operator",
-    "whatif --json --no-straggler",
     "whatif --json --perfect-overlap",
-    "whatif --json --schedule ddp",
     "critical-path --json",
     "advise --json",
     "predict --json",
@@ -117,7 +115,6 @@ VERBS = [
     "view -o OUT.svg --view memory",
     "report -o OUT.html",
     f"diff --json {REAL / 'interleaved_cpu_2ranks'}",
-    f"diff -o OUT.html {REAL / 'interleaved_cpu_2ranks'}",
 ]
 
 
@@ -177,19 +174,14 @@ def test_intervals_stay_in_a_cache_that_workers_share(
 
 
 @pytest.mark.slow
-def test_workers_that_cannot_read_are_named(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    """One without dptrace, before anything is read, and a cluster without any, while it is waited for."""
-    monkeypatch.setattr("dptrace.load.dask._TIMEOUT", 1)
-    for workers, says in ([[sys.executable, "-S"]], "cannot import dptrace"), ([], "no workers"):
-        with (
-            cluster(tmp_path_factory.mktemp("dask"), *workers) as address,
-            pytest.raises(DptraceError, match=says) as caught,
-        ):
-            dptrace.open(folder, dask=address, figures_only=True)
-        assert "tcp://" in str(caught.value)
-    assert "waiting 1 s" in capfd.readouterr().err
+def test_a_worker_that_cannot_read_is_named(folder: Path, tmp_path: Path) -> None:
+    """One without dptrace, before anything is read."""
+    with (
+        cluster(tmp_path, [sys.executable, "-S"]) as address,
+        pytest.raises(DptraceError, match="cannot import dptrace") as caught,
+    ):
+        dptrace.open(folder, dask=address, figures_only=True)
+    assert "tcp://" in str(caught.value)
 
 
 def test_a_worker_that_lacks_a_file_is_named(address: str, folder: Path) -> None:
@@ -202,11 +194,18 @@ def test_a_worker_that_lacks_a_file_is_named(address: str, folder: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_dies_is_one_error(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """While files are read, and while a worker is waited for; Dask's own log stays out."""
+def test_a_scheduler_without_workers_or_that_dies_is_one_error(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It dies while files are read, and while a worker is waited for; Dask's own log stays out."""
     sources = [Source.of(path) for path in sorted(folder.glob("*.json"))] * 10
     for workers in ([[sys.executable]], []):
         with cluster(tmp_path, *workers) as address, distributed.Client(address) as client:
+            if not workers:
+                with monkeypatch.context() as patch, pytest.raises(DptraceError, match="no workers") as caught:
+                    patch.setattr("dptrace.load.dask._TIMEOUT", 1)
+                    dptrace.open(folder, dask=address, figures_only=True)
+                assert "tcp://" in str(caught.value)
             scheduler = client.run_on_scheduler(os.getpid)
             client.close()
             end = threading.Timer(3, os.kill, (scheduler, signal.SIGKILL))
@@ -215,7 +214,8 @@ def test_a_scheduler_that_dies_is_one_error(folder: Path, tmp_path: Path, capfd:
                 while True:
                     list(read_on_cluster(sources, ReadOptions(dask=address, figures_only=True, cache=False)))
             end.join()
-    assert "Traceback" not in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert (True, False) == ("waiting 1 s" in said, "Traceback" in said)
 
 
 def test_workers_without_credentials_are_said_to_need_them(address: str) -> None:

@@ -101,7 +101,7 @@ _COMMAND = """#!{python} -ES
 import json, os, socket, sys
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect({address!r})
-request = {{"arguments": ["-m", "dptrace", *sys.argv[1:]], "cwd": os.getcwd(), "env": dict(os.environ)}}
+request = {{"arguments": ["-m", {module!r}, *sys.argv[1:]], "cwd": os.getcwd(), "env": dict(os.environ)}}
 socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
 sys.exit(int(server.recv(32)))
 """
@@ -109,7 +109,7 @@ sys.exit(int(server.recv(32)))
 
 @cache
 def folder_of_command() -> str | None:
-    """Return a folder for the PATH of a shell, in which ``dptrace`` runs as a fork; None where none can be forked."""
+    """Return a folder for the PATH of a shell: its dptrace and torchrun run as forks; None where none can be forked."""
     if sys.platform != "linux":
         return None
     if _starter() is None:
@@ -119,9 +119,10 @@ def folder_of_command() -> str | None:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.bind(f"{folder}/socket")
     server.listen()
-    command = Path(folder, "dptrace")
-    command.write_text(_COMMAND.format(python=sys.executable, address=f"{folder}/socket"))
-    command.chmod(0o755)
+    for name, module in (("dptrace", "dptrace"), ("torchrun", "torch.distributed.run")):
+        command = Path(folder, name)
+        command.write_text(_COMMAND.format(python=sys.executable, module=module, address=f"{folder}/socket"))
+        command.chmod(0o755)
 
     def accept() -> None:
         while True:
