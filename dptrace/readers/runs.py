@@ -15,23 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from dptrace.errors import TraceError
 from dptrace.readers.discovery import MAX_LEVELS, is_confined, kind_of, may_be_trace
-from dptrace.readers.formats import BASELINE, DATABASE_SUFFIXES, FORMATS
-from dptrace.readers.nsight_export import work_in
+from dptrace.readers.formats import BASELINE, FORMATS
+from dptrace.readers.heads import Stated, head, stated
 from dptrace.readers.run_file import RUN_FILE
-from dptrace.readers.source import Source, rank_in_name
-from dptrace.readers.storage import DAMAGE, is_archive
-from dptrace.readers.stream import open_decompressed
+from dptrace.readers.source import Source
+from dptrace.readers.storage import is_archive
 from dptrace.readers.windows import windows_of
 
-_HEAD = 1 << 18
-"""Bytes of a trace in which its rank and its first time are; of a machine with many GPUs, these come first."""
-_RANK_INFO = re.compile(rb'"distributedInfo"\s*:\s*\{(.{0,400})', re.DOTALL)
-_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
-_FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(\d{1,19}(?:\.\d{1,9})?)')
-_EPOCH_NS = 10**18
-"""Times below this, of the year 2001, count from something else."""
 _APART_NS = 600 * 10**9
 """ns between the first events of two ranks of a run, whose clocks may differ."""
 _TOGETHER_NS = 60 * 10**9
@@ -48,16 +39,6 @@ class FoundRun(msgspec.Struct, frozen=True):
     """Its traces, an archive or a baseline, as paths; none where a recording ended before it wrote any."""
     window: int | None = None
     """Which of several windows of each process it is, from 1, where the folder holds several."""
-
-
-class _Stated(msgspec.Struct, frozen=True):
-    """What a trace file says of its run; None and 0 where it does not."""
-
-    path: Path
-    rank: int | None = None
-    world_size: int = 0
-    begin_ns: int = 0
-    end_ns: int = 0
 
 
 def runs_in(folder: Path, levels: int = MAX_LEVELS) -> list[FoundRun]:
@@ -101,7 +82,7 @@ def _is_loose_trace(file: Path) -> bool:
 
 
 def _is_kineto(file: Path) -> bool:
-    start = _head(Source(str(file)), 1 << 12)
+    start = head(Source(str(file)), 1 << 12)
     if start.startswith(BASELINE):
         return False
     # A file that is cut or empty counts by its name: reading it says what is wrong.
@@ -113,7 +94,7 @@ def _is_single(file: Path) -> bool:
     """Return whether a file is a run, or several, on its own: an archive or a baseline."""
     if is_archive(file.name):
         return True
-    return file.suffix == ".json" and _head(Source(str(file)), len(BASELINE)).startswith(BASELINE)
+    return file.suffix == ".json" and head(Source(str(file)), len(BASELINE)).startswith(BASELINE)
 
 
 def _traces_below(folder: Path, levels: int) -> list[Path]:
@@ -122,39 +103,10 @@ def _traces_below(folder: Path, levels: int) -> list[Path]:
     return [path for path in paths if path.is_file() and is_confined(path) and _is_loose_trace(path)]
 
 
-def _head(source: Source, size: int = _HEAD) -> bytes:
-    """Return the first bytes of a file, decompressed; as many as can be read."""
-    start = b""
-    with suppress(OSError, TraceError, *DAMAGE), open_decompressed(source) as stream:
-        while len(start) < size and (part := stream.read1(size - len(start))):
-            start += part
-    return start
-
-
-def _stated(file: Path) -> _Stated:
-    """Return what a file says of its run."""
-    rank = rank_in_name(file.name)
-    if file.name.lower().endswith(DATABASE_SUFFIXES):
-        work = work_in(Source(str(file)))
-        return _Stated(file, rank) if work is None else _Stated(file, rank, 0, work.begin_ns, work.end_ns)
-    head = _head(Source(str(file)))
-    info = _RANK_INFO.search(head)
-    numbers = (
-        {key: re.search(rb'"%s"\s*:\s*(\d{1,7})\b' % key, info[1]) for key in (b"rank", b"world_size")} if info else {}
-    )
-    if own := numbers.get(b"rank"):
-        rank = int(own[1])
-    size = numbers.get(b"world_size")
-    base, first = _BASE.search(head), _FIRST_TIME.search(head)
-    ns = round(float(first[1]) * 1000) + (int(base[1]) if base else 0) if first else 0
-    ns = ns if ns > _EPOCH_NS else 0
-    return _Stated(file, rank, int(size[1]) if size else 0, ns, ns)
-
-
-def _groups(files: Sequence[Path]) -> list[list[_Stated]]:
+def _groups(files: Sequence[Path]) -> list[list[Stated]]:
     """Divide files into runs, in the order of time; each joins the first run that it fits."""
-    groups: list[list[_Stated]] = []
-    for file in sorted(map(_stated, files), key=lambda one: (one.begin_ns, one.path)):
+    groups: list[list[Stated]] = []
+    for file in sorted((stated(Source(str(file))) for file in files), key=lambda one: (one.begin_ns, one.file.address)):
         own = next((group for group in groups if _fits(file, group)), None)
         if own is None:
             groups.append([file])
@@ -163,29 +115,29 @@ def _groups(files: Sequence[Path]) -> list[list[_Stated]]:
     return groups
 
 
-def _fits(file: _Stated, group: Sequence[_Stated]) -> bool:
+def _fits(file: Stated, group: Sequence[Stated]) -> bool:
     """Return whether a file can be of the run of others."""
     first = group[0]
     sizes = {one.world_size for one in (file, *group) if one.world_size}
     ranks = [one.rank for one in group]
-    if kind_of(file.path.name) != kind_of(first.path.name) or len(sizes) > 1 or (sizes and len(group) >= max(sizes)):
+    if kind_of(file.file.name) != kind_of(first.file.name) or len(sizes) > 1 or (sizes and len(group) >= max(sizes)):
         return False
     if file.rank is not None and file.rank in ranks:
         return False
     stated = file.rank is not None and None not in ranks
     if not (file.begin_ns and first.begin_ns):
-        return stated and _stem(file.path) == _stem(first.path)
+        return stated and _stem(file.file) == _stem(first.file)
     gap = file.begin_ns - max(one.end_ns for one in group)
     return gap <= (_APART_NS if stated else _TOGETHER_NS)
 
 
-def _stem(path: Path) -> str:
-    return _NUMBER.sub("", path.name)
+def _stem(file: Source) -> str:
+    return _NUMBER.sub("", file.name)
 
 
-def _named(folder: Path, group: Sequence[_Stated], alone: bool) -> Iterator[FoundRun]:
+def _named(folder: Path, group: Sequence[Stated], alone: bool) -> Iterator[FoundRun]:
     """Yield the run of some files, by what opens it; each file on its own where no pattern fits these alone."""
-    files = sorted(str(one.path) for one in group)
+    files = sorted(one.file.address for one in group)
     if alone:
         yield FoundRun(str(folder), tuple(files))
     elif len(files) == 1 or not (pattern := _pattern(files)):
@@ -210,7 +162,7 @@ def _is_one_run(runs: Sequence[FoundRun]) -> bool:
     """Return whether the folders of several machines hold one run: some of its ranks each, at the same time."""
     if len(runs) < 2:
         return False
-    parts = [[_stated(Path(file)) for file in run.files] for run in runs]
+    parts = [[stated(Source(file)) for file in run.files] for run in runs]
     every = [one for part in parts for one in part]
     ranks, sizes = [one.rank for one in every], {one.world_size for one in every}
     if None in ranks or len({*ranks}) < len(ranks) or len(sizes) != 1 or 0 in sizes:
