@@ -131,7 +131,8 @@ def open(
         figures_only: drop all intervals but communication once the figures are computed. This keeps runs of thousands
             of ranks small; pictures and :meth:`Run.kernels` need the intervals.
         ignore: ranks to leave out, as if they had not been recorded.
-        window: of several windows of each process, which a schedule that repeats writes, the number of one, from 1.
+        window: of several windows of each process, which a schedule that repeats writes, the number of one, from 1 in
+            the order of time; None reads all, as one run of many steps.
         align: correct clocks that are off before ranks are compared, drawn or exported.
 
     Raises:

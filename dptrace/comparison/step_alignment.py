@@ -204,9 +204,9 @@ def run_steps(
     index = sample.step_index[:, kept]
     shifts = {(t.rank, t.device): shift for t, shift in zip(part.timelines, part.shifts, strict=True)}
     timelines = [device.timeline for device in sample.devices]
-    bounds = [shifts[timeline.rank, timeline.device](timeline.windows.bounds) for timeline in timelines]
-    start = np.stack([device_bounds[steps] for device_bounds, steps in zip(bounds, index, strict=True)])
-    end = np.stack([device_bounds[steps + 1] for device_bounds, steps in zip(bounds, index, strict=True)])
+    own = [(shifts[timeline.rank, timeline.device], timeline.windows) for timeline in timelines]
+    start = np.stack([shift(windows.start_ns)[steps] for (shift, windows), steps in zip(own, index, strict=True)])
+    end = np.stack([shift(windows.end_ns)[steps] for (shift, windows), steps in zip(own, index, strict=True)])
     apart = bool((np.ptp(start, axis=0) > _MAX_START_SPREAD * (end - start).max(axis=0)).any())
     names = tuple(name for name, keep in zip(sample.steps, kept, strict=True) if keep)
     signatures = tuple(one for one, keep in zip(sample.signatures, kept, strict=True) if keep)

@@ -358,14 +358,15 @@ def _name(timeline: Timeline) -> str:
 
 def _steps(timeline: Timeline, split: Split, wait: ExposedWait) -> Track:
     """Return the track of steps, each with its nine figures and the parts of exposed communication."""
-    bounds = timeline.windows.bounds
-    names = tuple(map(encodable, timeline.windows.names))
+    windows = timeline.windows
+    names = tuple(map(encodable, windows.names))
     figures = tuple(Argument(name, split.figures[name]) for name in FIGURES if name not in split.unknown)
     waits = (
         Argument("exposed_wait_ns", np.where(wait.known, wait.wait_ns, -1)),
         Argument("exposed_unmatched_ns", wait.unmatched_ns),
     )
-    return Track("steps", bounds[:-1], bounds[1:], np.arange(len(names), dtype=np.int32), names, (*figures, *waits))
+    name = np.arange(len(names), dtype=np.int32)
+    return Track("steps", windows.start_ns, windows.end_ns, name, names, (*figures, *waits))
 
 
 def _parts(timeline: Timeline) -> Track:

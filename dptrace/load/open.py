@@ -25,6 +25,7 @@ from dptrace.core.units import byte_size, listed, plural, sanitize
 from dptrace.errors import DptraceError, SeveralRanksError, TraceError
 from dptrace.load import rank_file
 from dptrace.load.answers import StoredAnswers, identities_of
+from dptrace.load.joined_windows import joined_windows, window_notes
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import FileRereader, cached_rank_file, is_cached, load_rank_file
 from dptrace.load.spoiled import has_whole_steps, only_whole_steps, spoiling, without_ignored, without_ignored_files
@@ -158,6 +159,8 @@ def open_run(
     read_rules(read_options.phase_labels)
     results, share = dict[int, RankFile | DptraceError](), SharedValues()
     sources = with_window(without_ignored(sources or find(paths), read_options.ignore), read_options.window)
+    if sources.windows:  # what else is read of a rank is read of all its windows
+        read_options = replace(read_options, prefetch=(), operators=False)
     found, keeps = sources.files, read_options.cache and not read_options.figures_only
     identities = identities_of(found) if keeps else (None,)
     progress(0, len(sources.files), sources.files[0].name)
@@ -184,20 +187,26 @@ def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name:
     _leave_out_cpus(sources, results, read_options.strict)
     _leave_out_incomplete(sources, results, read_options.strict)
     files, left_out = collect_results(sources, results)
-    ranks, guesses = assign_ranks([(file.path, file.rank) for file in files])
+    ranks, guesses = _ranks_by_window(sources, files) if sources.windows else _ranks_of(files)
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     whole = [only_whole_steps(file) for _, file in pairs]
-    devices = tuple(d.with_rank(rank) for (rank, _), (own, _) in zip(pairs, whole, strict=True) for d in own)
+    copies = _copies(files)
+    left = {path for path, _ in copies} if sources.windows else set[str]()
+    kept = [(pair, own) for pair, (own, _) in zip(pairs, whole, strict=True) if pair[1].path not in left]
+    devices = tuple(device.with_rank(rank) for (rank, _), own in kept for device in own)
+    parts = dict[str, tuple[str, ...]]()
+    if sources.windows:
+        devices, parts = joined_windows(devices)
     devices = _drop_unfinished_steps(devices, sources.metadata)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
     contradictions = _contradictions(ranks, [file.world_size for file in files])
     # Damage first: it affects every figure.
     notes = [*spoiling(ranks, files), *(damage for file in files for damage in file.damage)]
     notes += [note for _, left in whole for note in left]
-    notes += [
-        Note("is a copy of {}; a copy is no further rank: leave it out.", (of,), copy) for copy, of in _copies(files)
-    ]
+    notes += [Note("is a copy of {}; a copy is no further rank: leave it out.", (of,), copy) for copy, of in copies]
     notes += map(Note, (*left_out, *contradictions, *_recorder_notes(sources.metadata)))
+    if sources.windows:
+        notes += map(Note, window_notes(len(sources.windows), devices))
     notes += guesses
     # Files of several jobs have no ranks that are missing from the job.
     notes += [] if contradictions else map(Note, _missing(ranks, world_size))
@@ -206,6 +215,12 @@ def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name:
     notes += map(Note, (*_no_gpu_work(timelines), *_unmatched_patterns(timelines, read_options.comm_patterns)))
     # What was read together with the figures, as the rereader holds it.
     further = {(file.path, name): result for file in files for name, result in file.further.items()}
+    files_of = {sanitize(source.address): source for source in sources.files}
+    rereader = FileRereader(
+        tuple(Source.of_windows([files_of[path] for path in own]) for own in parts.values()) or sources.files,
+        read_options,
+        further,
+    )
     return Run(
         sanitize(name),
         timelines,
@@ -215,9 +230,36 @@ def _joined(sources: Sources, results: dict[int, RankFile | DptraceError], name:
         devices,
         read_options.figures_only,
         sources,
-        None if read_options.figures_only else FileRereader(sources.files, read_options, further),
+        None if read_options.figures_only else rereader,
         align=read_options.align,
     )
+
+
+def _ranks_of(files: Sequence[RankFile]) -> tuple[list[int], list[Note]]:
+    return assign_ranks([(file.path, file.rank) for file in files])
+
+
+def _ranks_by_window(sources: Sources, files: Sequence[RankFile]) -> tuple[list[int], list[Note]]:
+    """Return the rank of each file, among those of its window, and notes on guesses.
+
+    Raises:
+        DptraceError: two files of a window claim one rank, or files do not say their rank and a window lacks some.
+    """
+    number = {sanitize(address): n for n, own in enumerate(sources.windows) for address in own}
+    known = {sanitize(file.address): number[sanitize(file.whole().address)] for file in sources.files}
+    ranks, notes = [0] * len(files), list[Note]()
+    for window in range(len(sources.windows)):
+        places = [place for place, file in enumerate(files) if known[file.path] == window]
+        own, guesses = _ranks_of([files[place] for place in places])
+        if guesses and len(places) * len(sources.windows) != len(files):
+            raise DptraceError(
+                f"{files[places[0]].path}: neither the files nor their names have ranks, and window {window + 1} has "
+                "another number of files. Choose one window with --window N."
+            )
+        notes += guesses if not notes else []
+        for place, rank in zip(places, own, strict=True):
+            ranks[place] = rank
+    return ranks, notes
 
 
 def _leave_out_cpus(sources: Sources, results: dict[int, RankFile | DptraceError], strict: bool) -> None:

@@ -42,7 +42,7 @@ class ReadOptions:
     ignore: tuple[int, ...] = ()
     """Ranks that are left out, as if they had not been recorded."""
     window: int | None = None
-    """Which of several windows of each process is read, from 1; None where each has one."""
+    """Which of several windows of each process is read, from 1; None for all."""
     align: bool = True
     """Correct clocks that are off before ranks are compared, drawn or exported; it changes nothing that is read."""
 

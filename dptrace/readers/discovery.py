@@ -60,6 +60,8 @@ class Sources(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     run_file: Source | None = None
     """Where the metadata is from."""
+    windows: tuple[tuple[str, ...], ...] = ()
+    """Addresses of the files of each window, in the order of time, where each process has several; else empty."""
 
     def local_files(self) -> list[str]:
         """Return what holds the run on this machine: its files or their archives, and ``run.json``."""

@@ -123,6 +123,10 @@ def read_trace(
         DptraceError: one of the processes died.
     """
     trace: Trace
+    if source.windows:
+        windows = [read_trace(one, comm_patterns, jobs, detailed, operators, memory) for one in source.windows]
+        joined: Trace = import_module("dptrace.readers.joined_trace").joined_trace(windows)
+        return joined
     if is_database(source):
         nsight = import_module("dptrace.readers.nsight")
         trace = nsight.read_export(source, comm_patterns, detailed, operators)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
@@ -108,6 +109,13 @@ class Source:
     """The file's name within the archive at *place*."""
     part: str = ""
     """The rank to read of a file that holds several: ``rank 1``; the address ends with it, after a ``!``."""
+    windows: tuple[Source, ...] = ()
+    """The files of a rank's windows, in the order of time, which are read as one; the address is that of the first."""
+
+    @classmethod
+    def of_windows(cls, files: Sequence[Source]) -> Source:
+        """Return the source of all windows of a rank, of which there is at least one."""
+        return replace(files[0], windows=tuple(files)) if len(files) > 1 else files[0]
 
     @classmethod
     def of(cls, file: Source | Path | str) -> Source:

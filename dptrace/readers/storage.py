@@ -93,6 +93,10 @@ def open_source(source: Source) -> AbstractContextManager[Any]:
 
 def file_identity(source: Source) -> Identity | None:
     """Return values that change with the file: path, size, times; None where they are unknown."""
+    if source.windows:
+        every = [file_identity(one) for one in source.windows]
+        known = [one for one in every if one is not None]
+        return tuple(value for one in known for value in one) if len(known) == len(every) else None
     identity = location(source).identity()
     return (*identity, source.part) if identity is not None and source.part else identity
 

@@ -188,13 +188,15 @@ class Trace:
     """Index into ``details``, one per event; empty where they were not read."""
     details: tuple[EventDetails, ...] = ()
     threads: tuple[str, ...] = ()
-    """The file's id of each thread; empty where they were not read."""
+    """The file's id of each thread; empty where they are not known."""
     operators: OperatorArgs | None = None
     """Inputs and sequence numbers of operators; None where they were not read."""
     memory: MemoryEvents | None = None
     """The allocations and frees; None where they were not read."""
     launch: Int64 = field(default_factory=lambda: EMPTY[0])
     """Index of the call that launched each event, -1 without one; empty before the trace is examined."""
+    later_ns: tuple[int, ...] = ()
+    """First time of each window after the first, where the trace is of several files, between which all is unknown."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -218,6 +220,14 @@ class Trace:
             inputs, sequence, thread = self.operators.inputs, self.operators.sequence, self.operators.forward_thread
             changed["operators"] = OperatorArgs(inputs[kept], self.operators.table, sequence[kept], thread[kept])
         return replace(self, launch=EMPTY[0], **changed)  # type: ignore[arg-type]
+
+    @property
+    def windows(self) -> tuple[Trace, ...]:
+        """The trace of each window; itself where it is of one file."""
+        if not self.later_ns:
+            return (self,)
+        window = np.searchsorted(np.array(self.later_ns), self.start_ns, side="right")
+        return tuple(replace(self.without(window != n), later_ns=()) for n in range(len(self.later_ns) + 1))
 
     def named(self, *prefixes: str) -> NDArray[np.bool_]:
         """Return a mask of the events whose name starts with one of *prefixes*."""

@@ -272,7 +272,8 @@ def critical_path(replay: Replay, step: str | int | None = None) -> CriticalPath
 def _span(replay: Replay, step: str) -> tuple[int, int, int, int]:
     """Return the timeline on which a step ends last, when it begins there, the task that it ends with, and when."""
     model, times = replay.model, replay.base.times
-    places = _places_of_step(model.run, replay.run, step)
+    steps = _places_of_step(model.run, replay.run, step)
+    places = {number: int(model.run.timelines[number].windows.span[place]) for number, place in steps.items()}
     ends = {number: bound_of(model, number, times, place) for number, place in places.items()}
     last = max(ends, key=lambda number: ends[number].at_ns)
     begins = bound_of(model, last, times, places[last] - 1)

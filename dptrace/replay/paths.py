@@ -19,6 +19,7 @@ from dptrace.replay.graph.schedule import Times, schedule_of
 from dptrace.replay.graph.tasks import modules_of_tasks
 from dptrace.timeline.model import (
     BEFORE_FIRST,
+    BETWEEN,
     MANY_OPERATORS,
     HostActivity,
     HostCause,
@@ -296,7 +297,7 @@ def links_of(model: Model, times: Times, chain: Chain, since_ns: int, until_ns: 
 
 
 def path_of_run(model: Model, times: Times) -> Links:
-    """Return the critical path of the whole recording, to the end of its last step."""
+    """Return the critical path of the whole recording, to the end of its last step; of several, of the last one."""
     last = last_task(model, times, step_ends(model))
     chain = chain_to(model.graph, binding_edges(model.graph, times), last, times)
     return links_of(model, times, chain, int(times.start_ns[chain.task[-1]]), int(times.end_ns[last]))
@@ -364,14 +365,17 @@ def step_ends(model: Model) -> StepEnds:
     tasks, steps = list[Int64](), list[Int64]()
     for number in with_usual_steps(model.run.timelines):
         timeline, (_, own) = model.run.timelines[number], model.place[number]
-        counted = (own >= 0) & (timeline.step >= BEFORE_FIRST)
+        counted = (own >= 0) & ((timeline.step >= 0) | (timeline.span == BEFORE_FIRST))
         tasks.append(model.over[own[counted]])
         # Entry -1 is for what came before the rank's first step: 4 5 6 → 4 5 6 3.
         steps.append(np.roll(_numbers(timeline.windows.names, order), -1)[timeline.step[counted]])
     for process in model.processes:
+        names = [name for name in process.step_names if not name.startswith(BETWEEN)]
+        # A mark ends the step before it; the one after a time that is not recorded ends none.
+        ends = [True, *(not name.startswith(BETWEEN) for name in process.step_names)]
         marks = process.mark_tasks
-        tasks.append(marks)
-        steps.append(_numbers(process.step_names, order)[: len(marks)])
+        tasks.append(marks[ends[: len(marks)]])
+        steps.append(_numbers(names, order)[: len(tasks[-1])])
     return StepEnds(np.concatenate(tasks), np.concatenate(steps))
 
 

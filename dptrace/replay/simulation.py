@@ -63,15 +63,20 @@ class Bound(NamedTuple):
     """On the clock that all ranks share."""
 
 
-def bound_of(model: Model, number: int, times: Times, step: int) -> Bound:
-    """Return the end of a timeline's step by its definition, at simulated times; of step -1, where the first begins."""
+def bound_of(model: Model, number: int, times: Times, span: int) -> Bound:
+    """Return the end of a timeline's step by its definition, at simulated times; of step -1, where the first begins.
+
+    Args:
+        span: which of the spans of ``Timeline.windows`` it is.
+    """
     timeline, _, tasks = _find(model, number)
-    bound = int(_moved(model, number, times)[2].bounds[step + 1])
+    bound = int(_moved(model, number, times)[2].bounds[span + 1])
     # It is the end of what was launched up to then, the mark of the next step, or the start of that step's work.
     placed = np.flatnonzero(tasks >= 0)
-    own = placed[(timeline.step[placed] >= BEFORE_FIRST) & (timeline.step[placed] <= step)]
-    following = placed[timeline.step[placed] == step + 1]
-    mark = _marks(model, number)[step + 1 : step + 2]
+    of = timeline.span[placed]
+    own = placed[(of >= BEFORE_FIRST) & (of <= span)]
+    following = placed[of == span + 1]
+    mark = _marks(model, number)[span + 1 : span + 2]
     task = np.concatenate((model.over[tasks[own]], mark, tasks[following]))
     at = np.concatenate((times.end_ns[task[: len(own)]], times.start_ns[task[len(own) :]]))
     shift = timeline.start_ns - model.graph.start_ns[tasks]
@@ -93,8 +98,8 @@ def _moved(model: Model, number: int, times: Times) -> tuple[Int64, Int64, Windo
     marks = times.start_ns[marks] + _shift(model, number)
     windows = timeline.windows
     if len(marks):
-        steps = CpuSteps(windows.names, marks[:-1], int(marks[-1]))
-        windows = device_windows(steps, start, end, timeline.step)
+        steps = CpuSteps(windows.span_names, marks[:-1], int(marks[-1]))
+        windows = replace(windows, bounds=device_windows(steps, start, end, timeline.span).bounds)
     elif len(start):
         windows = Windows(windows.names, np.array([start.min(), end.max()], np.int64))
     return start, end, windows
@@ -116,9 +121,13 @@ def _marks(model: Model, number: int) -> Int64:
     """Return the tasks at which the timeline's steps start on the host, and the last ends; empty without marks."""
     timeline, process, _ = _find(model, number)
     known = {name: i for i, name in enumerate(process.step_names)}
-    places = [known[name] for name in timeline.windows.names if name in known]
-    if len(places) != len(timeline.windows):
+    windows = timeline.windows
+    places = [known[name] for name in windows.names if name in known]
+    if len(places) != len(windows):
         return EMPTY[0]
+    # A gap begins where the step before it ends, also where the process has steps after that which are left out.
+    for gap in windows.gaps:
+        places.insert(gap, places[gap - 1] + 1)
     marks: Int64 = process.mark_tasks[[*places, places[-1] + 1]]
     return marks
 
@@ -195,10 +204,11 @@ def _ends(model: Model, schedule: Schedule) -> _Ends:
         # Operators of a collective's own thread are part of it, and have no task.
         counted = (task >= 0) if timeline.on_cpu else np.ones(len(task), np.bool_)
         if len(mark):
-            group = timeline.step.astype(np.int64) + 1
-            counted &= timeline.step >= BEFORE_FIRST
+            span = timeline.span
+            group = span.astype(np.int64) + 1
+            counted &= span >= BEFORE_FIRST
             own = np.full(len(mark), _LEAST)
-            own[0] = timeline.end_ns[timeline.step == BEFORE_FIRST].max(initial=_LEAST)
+            own[0] = timeline.end_ns[span == BEFORE_FIRST].max(initial=_LEAST)
         else:
             # Two bounds: the start of the recording, and the end of its last interval.
             group, mark = np.ones(len(task), np.int64), np.full(2, -1)
@@ -306,7 +316,7 @@ class Outcome(StepLengths, frozen=True, dict=True):
         chosen, bounds, splits = self.chosen, step_bounds(self.model, self.simulation), list[Split]()
         for number in chosen.timelines:
             timeline = timeline_at(self.model, number, self.times)
-            splits.append(split(replace(timeline, windows=Windows(timeline.windows.names, bounds[number]))))
+            splits.append(split(replace(timeline, windows=replace(timeline.windows, bounds=bounds[number]))))
         return _table(chosen, splits)
 
 
@@ -378,7 +388,7 @@ def simulated_figures(outcome: Outcome, chosen: StepSelection) -> NDArray[np.int
 def simulated_walls(outcome: Outcome, chosen: StepSelection) -> NDArray[np.int64]:
     """Return the lengths of steps by their definition at simulated times: timelines × steps, in ns."""
     rows = [
-        np.diff(_moved(outcome.model, number, outcome.times)[2].bounds)[places]
+        _moved(outcome.model, number, outcome.times)[2].wall_by_step[places]
         for number, places in zip(chosen.timelines, chosen.places, strict=True)
     ]
     return chosen.of_all(np.stack(rows).astype(np.int64))
@@ -394,7 +404,10 @@ def step_lengths(model: Model, chosen: StepSelection) -> StepLengths:
     """Simulate a model; of its steps, only the lengths are computed."""
     simulation = run_of(model.graph)
     bounds = step_bounds(model, simulation)
-    own = [(bounds[number], places) for number, places in zip(chosen.timelines, chosen.places, strict=True)]
+    own = [
+        (bounds[number], model.run.timelines[number].windows.span[places])
+        for number, places in zip(chosen.timelines, chosen.places, strict=True)
+    ]
     length = np.stack([np.diff(ends)[places] for ends, places in own])
     ended = np.array([ends[places[-1] + 1] for ends, places in own], np.int64)
     return StepLengths(simulation, chosen.of_all(length), chosen.of_all(ended))
@@ -524,7 +537,9 @@ def _device_step(model: Model, simulation: Simulation) -> int:
     """
     bounds, usual = step_bounds(model, simulation), with_usual_steps(model.run.timelines)
     complete = _complete(model, [model.run.timelines[number].windows.names for number in usual])
-    slowest = _slowest([np.diff(bounds[number])[own] for number, own in zip(usual, complete, strict=True)])
+    spans = [model.run.timelines[number].windows.span for number in usual]
+    steps = [np.diff(bounds[number])[span] for number, span in zip(usual, spans, strict=True)]
+    slowest = _slowest([ns[own] for ns, own in zip(steps, complete, strict=True)])
     # One after the other, what a device does takes at least as long.
     for summed in (True, False):
         work = [_own_work(model, number, simulation, summed)[own] for number, own in zip(usual, complete, strict=True)]

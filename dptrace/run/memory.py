@@ -39,6 +39,10 @@ NO_MEMORY = (
     "This run has no memory events: record it with dptrace record --memory, or with profile_memory=True of "
     "torch.profiler."
 )
+SEVERAL_WINDOWS = (
+    "Memory is followed within one recording, and this run is of several windows: choose one with --window N (window=N "
+    "in Python)."
+)
 _MOST_BLOCKS = 20
 """Blocks, operators and modules that JSON lists for each device."""
 BY = ("kind", "operator", "module")
@@ -82,9 +86,25 @@ def memory_uses(run: Run) -> dict[int, MemoryUse]:
     """
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops its memory. Leave figures_only out.")
-    uses = {timeline.rank: timeline for timeline in run.timelines}
+    uses = {} if _of_windows(run) else {timeline.rank: timeline for timeline in run.timelines}
     found = ((rank, run.read_again(timeline, MEMORY)) for rank, timeline in uses.items())
     return {rank: use for rank, use in found if use is not None}
+
+
+def no_memory(run: Run) -> str:
+    """Return why a run shows no memory."""
+    return SEVERAL_WINDOWS if _of_windows(run) else NO_MEMORY
+
+
+def _of_windows(run: Run) -> bool:
+    """Return whether a run is of several windows: what is freed between two would seem to live on."""
+    return any(timeline.windows.gaps for timeline in _whole(run).timelines)
+
+
+def _whole(run: Run) -> Run:
+    while run.selected_from is not None:
+        run = run.selected_from[0]
+    return run
 
 
 def device_reports(run: Run) -> tuple[DeviceReport, ...]:
@@ -101,11 +121,8 @@ def device_reports(run: Run) -> tuple[DeviceReport, ...]:
 
 def _selected(run: Run, rank: int, use: MemoryUse) -> NDArray[np.bool_] | None:
     """Return which steps of a rank the run still has; None if it has all."""
-    whole = run
-    while whole.selected_from is not None:
-        whole = whole.selected_from[0]
     names, all_names = (
-        {name for t in part.timelines if t.rank == rank for name in t.windows.names} for part in (run, whole)
+        {name for t in part.timelines if t.rank == rank for name in t.windows.names} for part in (run, _whole(run))
     )
     return None if names == all_names else np.array([name in names for name in use.steps], np.bool_)
 
@@ -113,6 +130,8 @@ def _selected(run: Run, rank: int, use: MemoryUse) -> NDArray[np.bool_] | None:
 def memory_notes(run: Run) -> list[str]:
     """Return what limits the figures of memory, a sentence each."""
     uses = memory_uses(run)
+    if _of_windows(run):
+        return [SEVERAL_WINDOWS]
     unread = sorted({timeline.rank for timeline in run.timelines} - uses.keys())
     notes = [f"Rank {rank}: its file can't be read again, so its memory is unknown." for rank in unread]
     if uses and not any(map(len, uses.values())):

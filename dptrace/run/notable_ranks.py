@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -13,6 +13,7 @@ from dptrace.analysis.per_gpu.device import middle_step
 from dptrace.core.intervals import median, sums
 from dptrace.run.run import Run
 from dptrace.run.select import cut_to_steps
+from dptrace.timeline.model import Windows
 
 _NOTABLE = 0.01
 """Share of the run's wall time, or of a typical rank's figure, above which a difference is notable."""
@@ -119,12 +120,23 @@ def middle_step_of(run: Run) -> Run:
 
     As with :meth:`Run.select`, who waits for whom is known from the whole run.
     """
+    return _around_middle(run, lambda windows, place: (place, place))
+
+
+def middle_window_of(run: Run) -> Run:
+    """Return the part of a run that was recorded together with that step; the run itself where that is all."""
+    if not any(device.timeline.windows.gaps for device in run.devices):
+        return run
+    return _around_middle(run, Windows.recording)
+
+
+def _around_middle(run: Run, steps: Callable[[Windows, int], tuple[int, int]]) -> Run:
     name = middle_step(run.devices)
     kept = [
-        cut_to_steps(number, device, place, place)
+        cut_to_steps(number, device, *steps(windows, windows.names.index(name)))
         for number, device in enumerate(run.devices)
-        if name is not None and name in device.timeline.windows.names
-        for place in [device.timeline.windows.names.index(name)]
+        for windows in [device.timeline.windows]
+        if name is not None and name in windows.names
     ]
     devices = tuple(part.device for part in kept)
     timelines = tuple(device.timeline for device in devices)

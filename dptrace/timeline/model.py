@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.columns import Columns
 from dptrace.core.gpu import GpuProperties
-from dptrace.core.intervals import EMPTY, Int64, IntervalSet, union
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, union
 from dptrace.core.notes import Note
 from dptrace.readers.trace import Message, OperatorInputs
 
@@ -213,20 +213,89 @@ NO_ACTIONS = Actions.empty()
 """The actions of a run without a pipeline."""
 
 
+BETWEEN = "not recorded after "
+"""Start of the name of the time between two recordings of a process, in a list of its steps; then the step's name."""
+
+
 class Windows(msgspec.Struct, frozen=True):
-    """The steps on one device: step k is ``bounds[k]`` to ``bounds[k + 1]``, without gaps."""
+    """The steps on one device, one after the other, without gaps but for the time between two recordings."""
 
     names: tuple[str, ...]
     bounds: Int64
-    """Ascending times in ns, one more than there are steps."""
+    """Ascending times in ns, between which a step or a gap is; one more than there are of both."""
+    gaps: tuple[int, ...] = ()
+    """Which of these spans, from 0, are the time between two recordings, which belongs to no step."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
+    def span(self) -> Int64:
+        """Of each step: which of the spans between two bounds it is."""
+        spans = np.arange(max(len(self.bounds) - 1, 0))
+        return np.delete(spans, list(self.gaps)) if self.gaps else spans
+
+    @property
+    def span_names(self) -> tuple[str, ...]:
+        """The names of all spans: those of the steps, and others for gaps."""
+        names = list(self.names)
+        for gap in self.gaps:
+            names.insert(gap, f"{BETWEEN}{names[gap - 1]}")
+        return tuple(names)
+
+    @property
+    def start_ns(self) -> Int64:
+        """When each step begins."""
+        return self.bounds[:-1][self.span]
+
+    @property
+    def end_ns(self) -> Int64:
+        """When each step ends."""
+        return self.bounds[1:][self.span]
+
+    @property
+    def recorded(self) -> IntervalSet:
+        """The time of all steps: an interval per recording."""
+        return union(self.start_ns, self.end_ns)
+
+    @property
     def wall_ns(self) -> int:
         """The length of all steps; 0 without any."""
-        return int(self.bounds[-1] - self.bounds[0]) if len(self.bounds) else 0
+        return int(self.wall_by_step.sum())
+
+    @property
+    def wall_by_step(self) -> Int64:
+        """The length of each step."""
+        return self.end_ns - self.start_ns
+
+    def per_step(self, intervals: IntervalSet) -> Int64:
+        """Return how many ns of a set of intervals are in each step."""
+        return np.diff(covered(intervals, self.bounds))[self.span] if len(self.bounds) else EMPTY[0]
+
+    def step_at(self, times: Int64) -> Int64:
+        """Return the step of each time; -1 for those in none."""
+        span = np.searchsorted(self.bounds, times, side="right") - 1
+        return self.step_of_span[np.where(span < len(self.bounds) - 1, span, -1)]
+
+    @property
+    def step_of_span(self) -> Int64:
+        """Of each span: which step it is, or -1; followed by -1."""
+        steps = np.full(len(self.bounds) or 1, -1, np.int64)
+        steps[self.span] = np.arange(len(self))
+        return steps
+
+    def recording(self, step: int) -> tuple[int, int]:
+        """Return the first and the last step of the recording that has a step, all by their index."""
+        gaps, span = np.array(self.gaps, np.int64), self.span
+        own = np.searchsorted(gaps, span) == np.searchsorted(gaps, span[step])
+        low, *_, high = np.flatnonzero(own).tolist() * 2
+        return low, high
+
+    def part(self, low: int, high: int) -> Windows:
+        """Return the steps from index *low* to *high*, inclusive, and what is between them."""
+        first, last = self.span[[low, high]].tolist()
+        gaps = tuple(gap - first for gap in self.gaps if first < gap < last)
+        return Windows(self.names[low : high + 1], self.bounds[first : last + 2], gaps)
 
 
 class Products(msgspec.Struct, frozen=True):
@@ -322,6 +391,20 @@ class Timeline(msgspec.Struct, frozen=True):
     def take(self, chosen: NDArray[Any]) -> Timeline:
         """Select or reorder intervals; steps, names and collectives do not change."""
         return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMNS})
+
+    @property
+    def span(self) -> NDArray[np.int32]:
+        """Of each interval, which of the spans of ``windows`` launched it: a step, or what is before a first step.
+
+        Where several recordings are one, what comes before the first step of a later one is of the gap before that.
+        """
+        windows = self.windows
+        if not windows.gaps:
+            return self.step
+        gaps = np.array([BEFORE_FIRST, *windows.gaps])
+        gap = gaps[np.searchsorted(windows.bounds[gaps[1:]], self.start_ns, side="right")]
+        own = windows.span[np.maximum(self.step, 0)]
+        return np.where(self.step >= 0, own, np.where(self.step == BEFORE_FIRST, gap, self.step)).astype(np.int32)
 
     @property
     def may_be_stage(self) -> bool:

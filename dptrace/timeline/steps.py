@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,18 @@ from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, mask_of, 
 from dptrace.core.notes import Note
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import last_enclosing
-from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, NO_ACTIONS, Action, Actions, Kind, Phase, Timeline, Windows
+from dptrace.timeline.model import (
+    AFTER_LAST,
+    BEFORE_FIRST,
+    BETWEEN,
+    NO_ACTIONS,
+    Action,
+    Actions,
+    Kind,
+    Phase,
+    Timeline,
+    Windows,
+)
 from dptrace.timeline.phase_labels import UNLABELED
 
 # Where steps start and end: on the CPU by the profiler's marks, on each device by what was launched.
@@ -55,7 +67,12 @@ _PROFILER_STEP = "ProfilerStep#"
 
 
 def cpu_steps(trace: Trace) -> CpuSteps:
-    """Find the ``ProfilerStep#k`` marks on the CPU; their copies on a GPU follow other clocks and are not used."""
+    """Find the ``ProfilerStep#k`` marks on the CPU; their copies on a GPU follow other clocks and are not used.
+
+    Of a trace of several windows, the time between two is a step whose name begins with BETWEEN.
+    """
+    if trace.later_ns:
+        return _joined_steps([steps for steps in map(cpu_steps, trace.windows) if len(steps)])
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
     marks = np.flatnonzero(on_cpu & trace.named(_PROFILER_STEP))
     if not len(marks):
@@ -72,6 +89,17 @@ def cpu_steps(trace: Trace) -> CpuSteps:
     names, start, lost = _with_lost(trace, marks)
     notes = tuple(note for note in (series, last, lost) if note is not None)
     return CpuSteps(names, start, end, notes, last is not None)
+
+
+def _joined_steps(windows: Sequence[CpuSteps]) -> CpuSteps:
+    if not windows:
+        return CpuSteps((), EMPTY[0], 0)
+    names, start = list(windows[0].names), [windows[0].start_ns]
+    for before, own in pairwise(windows):
+        names += [f"{BETWEEN}{before.names[-1]}", *own.names]
+        start += [np.array([before.end_ns]), own.start_ns]
+    notes = tuple(note for own in windows for note in own.notes)
+    return CpuSteps(tuple(names), np.concatenate(start), windows[-1].end_ns, notes, windows[-1].goes_on)
 
 
 _TOUCHING_NS, _TOUCHING = 1_000, 0.25
@@ -201,13 +229,18 @@ def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int
     return Windows(cpu.names, np.append(bounds, final))
 
 
+def moved_steps(step: NDArray[np.int32], by: int) -> NDArray[np.int32]:
+    """Return indices of steps, or of what else steps have, as where others come before them; negative ones stay."""
+    return np.where(step >= 0, step + by, step).astype(np.int32)
+
+
 def select_steps(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.bool_]]:
     """Keep the steps from index *low* to *high*, inclusive, and the intervals that affect them; also return their mask.
 
     These are the steps' own intervals, and any that overlap the steps or their intervals: a collective that runs into
     the next step may be overlapped by that step's compute.
     """
-    windows = Windows(timeline.windows.names[low : high + 1], timeline.windows.bounds[low : high + 2])
+    windows = timeline.windows.part(low, high)
     step = timeline.step
     moved = np.where(step > high, AFTER_LAST, np.where((step >= 0) & (step < low), BEFORE_FIRST, step))
     moved = np.where(moved >= 0, moved - low, moved).astype(np.int32)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+from io import StringIO
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
+from dptrace.run.memory import memory_notes
+from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.terminal.gantt import print_gantt
 from tests.support.mesh import Mesh
 
 TIMES = (1759300074000000000, 1759300999000000000)
@@ -69,14 +76,175 @@ def test_a_window_is_an_integer(folder: Path, window: object) -> None:
         dptrace.open(folder, window=window)  # type: ignore[arg-type]
 
 
-def test_several_windows_are_refused_before_they_are_read(folder: Path) -> None:
-    """The message names two of them, and what chooses one; one that is not there is wrong use."""
+def test_a_window_that_is_not_there_is_wrong_use_before_any_is_read(folder: Path) -> None:
+    """The message says which there are; files that are no traces are not looked at."""
     for file in folder.iterdir():
         file.write_text("{")
 
-    with pytest.raises(DptraceError, match="2 windows") as caught:
+    with pytest.raises(UsageError, match="1 to 2"):
+        dptrace.open(folder, window=3, cache=False)
+
+
+# All windows as one run.
+
+LENGTHS, GAP_NS = (4, 3, 5), 5 * 10**9
+"""Steps of the windows, and from the start of one to that of the next."""
+HANDLER = "{host}.{time}.pt.trace.json"
+
+
+def write_windows(folder: Path, name: str = HANDLER, numbered: bool = True) -> Path:
+    """Write the windows of four ranks, of which rank 1 has slow kernels; numbers of steps go on, or begin again."""
+    folder.mkdir()
+    first = 0
+    for number, steps in enumerate(LENGTHS):
+        written = Mesh(tp=2, dp=2, steps=steps - 1, slow={1: 1.3}).write(folder.parent / f"window {number}")
+        for rank, file in enumerate(sorted(written.iterdir())):
+            trace = json.loads(file.read_text())
+            trace["baseTimeNanoseconds"] += number * GAP_NS
+            for event in trace["traceEvents"]:
+                if event["name"].startswith("ProfilerStep#"):
+                    event["name"] = f"ProfilerStep#{int(event['name'][13:]) + first}"
+            time, host = TIMES[0] + number * GAP_NS, file.name.partition(".")[0]
+            place = folder / name.format(host=host, time=time, rank=rank, step=first + 8)
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(json.dumps(trace))
+        first += steps + 4 if numbered else 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three windows of each of four ranks."""
+    return write_windows(tmp_path_factory.mktemp("series") / "windows")
+
+
+@pytest.fixture(scope="module")
+def whole(series: Path) -> dptrace.Run:
+    """All windows as one run."""
+    return dptrace.open(series, cache=False)
+
+
+@pytest.fixture(scope="module")
+def single(series: Path) -> list[dptrace.Run]:
+    """Each window as a run."""
+    return [dptrace.open(series, window=number, cache=False) for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("table", ["steps", "idle_causes", "collectives", "kernels"])
+def test_all_windows_are_one_run_with_the_figures_of_each(
+    whole: dptrace.Run, single: list[dptrace.Run], table: str
+) -> None:
+    """Every step of every rank, its collectives and its kernels are as in the run of its window alone."""
+    expected = pd.concat([getattr(run, table)() for run in single])
+    keys = [key for key in ("rank", "step", "start_ns", "end_ns", "lane", "name") if key in expected]
+
+    found, expected = (
+        frame.sort_values(keys, kind="stable").reset_index(drop=True) for frame in (getattr(whole, table)(), expected)
+    )
+
+    pd.testing.assert_frame_equal(expected, found)
+
+
+def test_steps_keep_their_numbers_and_what_is_between_windows_counts_nowhere(whole: dptrace.Run) -> None:
+    """Twelve steps of 2.75 ms, which are recorded in ten seconds; a note says how they are recorded."""
+    steps = [0, 1, 2, 3, 8, 9, 10, 15, 16, 17, 18, 19]
+
+    assert [f"ProfilerStep#{number}" for number in steps] == whole.steps().query("rank == 0").step.tolist()
+    assert whole.totals().wall_ns.max() < 12 * 2_800_000
+    assert any("3 windows" in note and "--window 3" in note for note in whole.notes)
+
+
+def test_a_selection_across_windows_leaves_out_what_is_between(whole: dptrace.Run) -> None:
+    """Steps 3 and 8 follow each other."""
+    part = whole.select(steps=(3, 8)).steps()
+
+    expected = whole.steps().query("step in ['ProfilerStep#3', 'ProfilerStep#8']")
+    pd.testing.assert_frame_equal(expected.reset_index(drop=True), part.reset_index(drop=True))
+
+
+def test_findings_gain_in_each_window_what_they_gain_in_it_alone(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
+    """A replay of several windows is one of each: nothing moves from one to the next."""
+    expected = [run.findings().set_index("kind").gain_ns["straggler"] for run in single]
+
+    found = whole.findings().set_index("kind").gain_ns["straggler"]
+
+    assert found == pytest.approx(sum(n * ns for n, ns in zip(LENGTHS, expected, strict=True)) / 12, rel=0.001)
+
+
+def test_a_what_if_and_a_path_are_of_steps_alone(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
+    """Those of a step are as in its window, also where it is the first one."""
+    assert dptrace.whatif(whole, bandwidth=2.0).predicted_step_ns == pytest.approx(
+        dptrace.whatif(single[0], bandwidth=2.0).predicted_step_ns, rel=0.002
+    )
+    path, alone = dptrace.critical_path(whole, step=8), dptrace.critical_path(single[1], step=8)
+    assert alone.length_ns == pytest.approx(path.length_ns, rel=0.01)
+
+
+def test_operators_of_all_windows_are_counted(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
+    """Files are read again for what launched kernels, and their ids begin again in each."""
+    found, *others = (run.kernel_summary(by="operator").set_index("operator") for run in (whole, *single))
+
+    assert sum(int(one["count"]["aten::mm"]) for one in others) == int(found["count"]["aten::mm"])
+
+
+def test_memory_is_of_one_window(whole: dptrace.Run) -> None:
+    """What is freed between two is in none."""
+    assert any("--window" in note for note in memory_notes(whole))
+
+
+def test_pictures_have_steps_where_they_are(whole: dptrace.Run) -> None:
+    """A step ends before the time that is not recorded; a terminal has one window."""
+    track = chart(whole).tracks[0]
+
+    assert (track.ends_ns - track.bounds_ns[:-1]).max() < 4_000_000
+    console = Console(width=100, record=True, file=StringIO())
+    print_gantt(whole, console)
+    assert "--window N" in console.export_text()
+
+
+@pytest.mark.parametrize("name", ["iteration_{step}/rank{rank}_trace.json", "trace_rank{rank}_step{step}.json"])
+def test_windows_are_found_by_rank_and_time_where_names_order_otherwise(
+    tmp_path: Path, single: list[dptrace.Run], name: str
+) -> None:
+    """step 16 sorts before step 8; the first bytes of the files say when each begins."""
+    folder = write_windows(tmp_path / "windows", name)
+
+    assert 12 * 4 == len(dptrace.open(folder, cache=False).steps())
+    for number, run in enumerate(single, 1):
+        assert run.steps().step.tolist() == dptrace.open(folder, window=number, cache=False).steps().step.tolist()
+
+
+def test_steps_whose_numbers_begin_again_are_no_one_run(tmp_path: Path) -> None:
+    """As of a job that was started again; the error names both files and what to do."""
+    folder = write_windows(tmp_path / "windows", numbered=False)
+
+    with pytest.raises(DptraceError, match="started again") as caught:
         dptrace.open(folder, cache=False)
 
-    assert all(str(time) in str(caught.value) for time in TIMES)
-    with pytest.raises(UsageError, match="2 windows"):
-        dptrace.open(folder, window=3, cache=False)
+    assert all(word in str(caught.value) for word in (str(TIMES[0]), "window=N", "dptrace history"))
+
+
+def test_a_rank_may_lack_a_window(tmp_path: Path) -> None:
+    """Of one file that is missing and one that can't be read, notes say which steps lack; the others are compared."""
+    folder = write_windows(tmp_path / "windows")
+    files = sorted(folder.iterdir())
+    files[3].unlink()  # rank 1, first window
+    files[7].write_text("no trace")  # rank 2, second window
+
+    run = dptrace.open(folder, cache=False)
+
+    assert [12, 8, 9, 12] == run.steps().groupby("rank").size().tolist()
+    assert 2 == sum("that others have" in note for note in run.notes)
+    assert dptrace.whatif(run, bandwidth=2.0).predicted_step_ns < 2_700_000
+
+
+def test_a_copy_of_a_window_counts_once(tmp_path: Path, whole: dptrace.Run) -> None:
+    """The same file under the name of a later time is no window."""
+    folder = write_windows(tmp_path / "windows")
+    first = sorted(folder.iterdir())[0]
+    shutil.copy(first, folder / first.name.replace(str(TIMES[0]), str(TIMES[0] + 9 * GAP_NS)))
+
+    run = dptrace.open(folder, cache=False)
+
+    pd.testing.assert_frame_equal(whole.steps(), run.steps())
+    assert any("is a copy of" in note for note in run.notes)

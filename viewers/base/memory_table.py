@@ -9,12 +9,12 @@ from rich.console import Console
 
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.memory import (
-    NO_MEMORY,
     DeviceReport,
     block_rows,
     call_rows,
     device_reports,
     memory_notes,
+    no_memory,
     peak_rows,
     unallocated_bytes,
 )
@@ -47,8 +47,8 @@ def print_memory(run: Run, console: Console, all_rows: bool = False) -> None:
     for title, table in _tables(reports, all_rows):
         print_text_table(table, title, console)
         console.print()
-    if not reports and NO_MEMORY not in memory_notes(run):
-        console.print(NO_MEMORY)
+    if not reports and no_memory(run) not in memory_notes(run):
+        console.print(no_memory(run))
     for note in (*run.notes, *memory_notes(run)):
         console.print(plain(f"! {note}"))
 

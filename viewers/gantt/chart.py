@@ -68,7 +68,7 @@ def phase_labels(timeline: Timeline, busy: Segments, names: Mapping[str, int]) -
         busy: the partition without idle time.
         names: numbers the names, in the order of their first use.
     """
-    plain, actions = _spans(busy, timeline.windows.bounds), timeline.actions
+    plain, actions = _spans(busy, timeline.windows.wall_by_step), timeline.actions
     kept = np.ones(len(plain.part), bool) if not len(actions) else ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
     several = len(set(actions.stage.tolist())) > 1
     texts = [
@@ -88,7 +88,7 @@ def phase_labels(timeline: Timeline, busy: Segments, names: Mapping[str, int]) -
     return PhaseLabels(pieces, np.array([0, *(names[text] + 1 for text in texts)], np.int64))
 
 
-def _spans(busy: Segments, bounds: Int64) -> Segments:
+def _spans(busy: Segments, step_ns: Int64) -> Segments:
     """Join pieces of one part across idle time and across short pieces of other parts.
 
     ``F.F.F|B.B o B.B|X`` becomes ``F---F|B-----B|X``, with one label each.
@@ -96,7 +96,7 @@ def _spans(busy: Segments, bounds: Int64) -> Segments:
     start, end, part, step = busy.start_ns, busy.end_ns, busy.part, busy.source
     time = end - start
     for share in (0.0, *_INTERRUPTIONS):
-        long = time >= share * np.diff(bounds)[step]
+        long = time >= share * step_ns[step]
         start, end, part, step, time = start[long], end[long], part[long], step[long], time[long]
         if not len(start):
             break
@@ -429,8 +429,9 @@ def chart(run: Run) -> Chart:
                 timeline.device,
                 timeline.device_name,
                 windows.names,
-                axes[index].since(windows.bounds),
+                axes[index].since(np.append(windows.start_ns, windows.bounds[-1:])),
                 mesh.get(timeline.rank, {}),
+                ends_ns=axes[index].since(windows.end_ns if windows.gaps else windows.end_ns[:0]),
             )
         )
         lanes += _lanes(timeline, waits[index], calls[index], index, axes[index], names, collectives)

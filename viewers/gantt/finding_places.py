@@ -115,11 +115,11 @@ def _tracks_of(chart: Chart, rank: object) -> Iterator[int]:
 
 
 def _step(chart: Chart, track: int, name: object) -> Place | None:
-    steps, bounds = chart.tracks[track].steps, chart.tracks[track].bounds_ns.tolist()
+    steps, bounds, ends = chart.tracks[track].steps, chart.tracks[track].bounds_ns, chart.tracks[track].ends_ns
     if name not in steps:
         return None
     number = steps.index(str(name))
-    return Place(track, bounds[number], bounds[number + 1])
+    return Place(track, int(bounds[number]), int(ends[number] if len(ends) else bounds[number + 1]))
 
 
 def _lane(chart: Chart, track: int, role: Role) -> Lane:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -497,7 +497,9 @@ def _spans(gantt_chart: Chart, strip: Strip) -> Iterable[tuple[int, int, float]]
     """
     tracks = [gantt_chart.tracks[number] for number in strip.tracks]
     if not strip.run:
-        return ((start, end, end - start) for start, end in pairwise(tracks[0].bounds_ns.tolist()))
+        bounds, apart = tracks[0].bounds_ns, tracks[0].ends_ns
+        steps = zip(bounds[:-1].tolist(), (apart if len(apart) else bounds[1:]).tolist(), strict=True)
+        return ((start, end, end - start) for start, end in steps)
     starts, ends = np.array([track.bounds_ns[:-1] for track in tracks]), np.array([track.ends_ns for track in tracks])
     drawn = starts.min(axis=0), ends.max(axis=0), (ends - starts).mean(axis=0)
     return zip(*(column.tolist() for column in drawn), strict=True)

@@ -37,7 +37,7 @@ from dptrace.comparison.step_alignment import AlignedSteps, align
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union, union_all
 from dptrace.core.units import byte_size, device_names, duration, plural, sanitize
 from dptrace.replay.findings import findings_of
-from dptrace.run.notable_ranks import NotableRank, notable_ranks
+from dptrace.run.notable_ranks import NotableRank, middle_window_of, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.fitting import Fitting, heading_words
@@ -499,12 +499,17 @@ def print_gantt(run: Run, console: Console) -> None:
     if not chosen:
         console.print("No steps to draw.")
     else:
+        # Several windows, with the time between them on the axis, would leave no room for any.
+        part = middle_window_of(run)
+        own = {(one.timeline.rank, one.timeline.device): one for one in part.devices}
+        whole = [one for one in chosen if (one.timeline.rank, one.timeline.device) in own]
+        chosen = [own[one.timeline.rank, one.timeline.device] for one in whole]
         labels = _labels([device.timeline for device in chosen])
-        by_device = {id(device): shift for device, shift in zip(run.devices, run.shifts, strict=True)}
+        by_device = {id(device): shift for device, shift in zip(part.devices, part.shifts, strict=True)}
         shifts = [by_device[id(device)] for device in chosen]
         bounds = [shift(device.timeline.windows.bounds) for shift, device in zip(shifts, chosen, strict=True)]
         origins, span, shared = _origins(bounds)
-        first, waits = chosen[0].timeline.windows, _waits(run)
+        first, waits = chosen[0].timeline.windows, _waits(part)
         block = Block(
             "steps",
             first.names,
@@ -517,9 +522,12 @@ def print_gantt(run: Run, console: Console) -> None:
             any(len(device.timeline.collectives) for device in chosen),
         )
         scale = print_picture([block], span, pen, console)
-        remarks = [*_remarks(run, chosen, notable), *_scale_remarks(scale, len(first), shared)]
+        remarks = [*_remarks(run, whole, notable), *_scale_remarks(scale, len(first), shared)]
+        if part is not run:
+            names = f"{first.names[0]} to {first.names[-1]}"
+            remarks.append(f"Drawn is one window, {names}; --window N draws another. Figures below are of all steps.")
         numbers = [*causes(run, pen), *kinds(run, pen)]
-        rows = _shares(run, labels, chosen)
+        rows = _shares(run, labels, whole)
         _print_below(_legend(block.rows, run), remarks, ["", split_figures(rows, pen), *numbers], pen, console)
     _print_notes([note for note in run.notes if note not in run.several_runs], pen, console)
     if chosen:

@@ -16,7 +16,7 @@ from dptrace.core.intervals import Int64, union
 from dptrace.core.units import byte_size, milliseconds, plural, share
 from dptrace.errors import DptraceError
 from dptrace.run.kernels import kernel_summary
-from dptrace.run.memory import NO_MEMORY, DeviceReport, device_reports
+from dptrace.run.memory import DeviceReport, device_reports, no_memory
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OPERATOR_CALLS
@@ -160,7 +160,7 @@ def memory(run: Run) -> Drawing:
     """Draw the memory of each device; of a rank with a GPU, only that of its GPUs."""
     reports = _shown(device_reports(run))
     if not reports:
-        return message(MEMORY_TITLE, NO_MEMORY)
+        return message(MEMORY_TITLE, no_memory(run))
     drawn = reports[:_MOST_DEVICES]
     highest = max(max(_high(report), 1) for report in drawn)
     low = min(_floor(report) for report in drawn)
@@ -317,7 +317,7 @@ def _legend(drawn: Sequence[DeviceReport]) -> Iterator[Entry]:
 def memory_table(run: Run) -> TextTable:
     """Return the peak of each device."""
     reports = device_reports(run)
-    return peaks_table(reports) if reports else TextTable(("device",), (), 1, NO_MEMORY)
+    return peaks_table(reports) if reports else TextTable(("device",), (), 1, no_memory(run))
 
 
 MEMORY_VIEW = View("memory", MEMORY_TITLE, memory_table, memory)

@@ -518,7 +518,8 @@ def _shift(timeline: Timeline, clocks: Clocks, number: int) -> Shift:
     uncertainty = int(clocks.uncertainty_ns[number])
     if max(map(abs, (first, middle, last))) <= uncertainty:
         return Shift(timeline.rank, middle, uncertainty)
-    step = np.median(np.diff(timeline.windows.bounds)) if len(timeline.windows) else 0
+    windows = timeline.windows
+    step = np.median(windows.wall_by_step) if len(windows) else 0
     if abs(last - first) <= max(uncertainty, _SEEN * step):
         return Shift(timeline.rank, middle, uncertainty, lambda times: times + middle)
     return Shift(timeline.rank, middle, uncertainty, lambda times: clocks.align(number, times))

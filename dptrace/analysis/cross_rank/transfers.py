@@ -18,7 +18,7 @@ from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, sums, union, unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import POINT_TO_POINT, bus_factor
-from dptrace.timeline.model import Phase
+from dptrace.timeline.model import Phase, Windows
 
 # Wait, transfer time and bandwidth of each collective, and the rank that arrived last.
 
@@ -376,7 +376,7 @@ def _of_device(members: _Members, device: DeviceFigures) -> ExposedWait:
     calls = _calls(members, device, len(comm))
     named = replace(calls, waits_for=calls.waits_for.copy())
     named.waits_for[members.index[np.isin(kinds.astype(str), list(POINT_TO_POINT))]] = -1
-    waits_for = _waits_for_by_step(named, timeline.start_ns[comm], whole.wait_ns, timeline.windows.bounds)
+    waits_for = _waits_for_by_step(named, timeline.start_ns[comm], whole.wait_ns, timeline.windows)
     return ExposedWait(whole.wait_ns, whole.known, whole.unmatched_ns, waiting, by_kind, calls, waits_for)
 
 
@@ -387,10 +387,10 @@ def _of_rows(
     start, windows = members.start_ns[rows], device.timeline.windows
     waiting = intersect(union(start, start + members.wait_ns[rows]), device.exposed)
     lone = rows & members.lacking
-    wait_ns, unmatched_ns = np.diff(covered(waiting, windows.bounds)), np.zeros(len(windows), np.int64)
+    wait_ns, unmatched_ns = windows.per_step(waiting), np.zeros(len(windows), np.int64)
     if lone.any():
         unmatched = subtract(intersect(union(members.start_ns[lone], members.end_ns[lone]), device.exposed), waiting)
-        unmatched_ns = np.diff(covered(unmatched, windows.bounds))
+        unmatched_ns = windows.per_step(unmatched)
     has_known = np.zeros(len(windows), np.bool_)
     has_known[step[rows & members.known & (step >= 0)]] = True
     # A collective that was launched in the step before may wait in this one.
@@ -412,10 +412,10 @@ def _calls(members: _Members, device: DeviceFigures, count: int) -> CallWaits:
     return CallWaits(wait_ns, exposed_ns, waits_for)
 
 
-def _waits_for_by_step(calls: CallWaits, start: Int64, wait_ns: Int64, bounds: Int64) -> NDArray[np.int32]:
+def _waits_for_by_step(calls: CallWaits, start: Int64, wait_ns: Int64, windows: Windows) -> NDArray[np.int32]:
     """Return the rank that more than half of each step's exposed wait *wait_ns* was for, or -1."""
-    step = np.searchsorted(bounds, start, side="right") - 1
-    known = (calls.waits_for >= 0) & (step >= 0) & (step < len(wait_ns))
+    step = windows.step_at(start)
+    known = (calls.waits_for >= 0) & (step >= 0)
     ranks, code = np.unique(calls.waits_for[known], return_inverse=True)
     waits = np.zeros((len(wait_ns), len(ranks) + 1), np.int64)
     np.add.at(waits, (step[known], code), calls.exposed_ns[known])

@@ -102,8 +102,8 @@ def main_activity(device: DeviceFigures, cause: str, gaps: IntervalSet) -> str:
 
 def _step_at(device: DeviceFigures, time: int) -> str:
     windows = device.timeline.windows
-    place = int(np.searchsorted(windows.bounds, time, side="right")) - 1
-    return windows.names[min(max(place, 0), len(windows) - 1)]
+    place = int(np.searchsorted(windows.start_ns, time, side="right")) - 1
+    return windows.names[max(place, 0)]
 
 
 def gaps_text(gaps: Sequence[Gap], rank: int | None) -> str:
@@ -167,7 +167,7 @@ def _idle_of(context: FindingContext) -> _Idle:
     idle_ns = []
     for device, when in zip(devices, found, strict=True):
         late = device.idle_causes["host_bound_ns"]
-        ns = np.minimum(np.diff(covered(when, device.timeline.windows.bounds)), late)
+        ns = np.minimum(device.timeline.windows.per_step(when), late)
         idle_ns.append(device.idle_causes | {"host_bound_ns": late - ns, "unrecorded_ns": ns})
     if sum(int(own["unrecorded_ns"].sum()) for own in idle_ns) < MIN_SHARE * context.wall_ns * context.steps:
         return _Idle([device.idle_causes for device in devices])
@@ -294,8 +294,7 @@ def _where(
         return _pauses_text(device, when, rank), []
     looked_at = subtract(device.host_gaps, when) if cause == "host_bound_ns" else device.host_gaps
     if cause == "launching_ns":
-        bounds = device.timeline.windows.bounds
-        looked_at = intersect(device.timeline.launching, (bounds[:1], bounds[-1:]))
+        looked_at = intersect(device.timeline.launching, device.timeline.windows.recorded)
     gaps = longest_gaps(device, cause, looked_at, total_ns)
     return gaps_text(gaps, rank) or main_activity(device, cause, looked_at), gaps
 
@@ -313,8 +312,8 @@ def _allocates(context: FindingContext) -> str:
     """Return the call in which hosts allocate the longest; empty for none."""
     spent = Counter[str]()
     for timeline in context.timelines:
-        if len(bounds := timeline.windows.bounds):
-            for label, ns in timeline.host.spent(int(bounds[0]), int(bounds[-1])).items():
+        for begin, end in np.column_stack(timeline.windows.recorded).tolist():
+            for label, ns in timeline.host.spent(begin, end).items():
                 spent[label.what] += ns * (label.cause == HostCause.ALLOCATOR)
     (call, ns), *_ = spent.most_common(1) or [("", 0)]
     return call if ns else ""

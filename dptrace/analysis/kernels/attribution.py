@@ -569,6 +569,9 @@ def _in_steps(timeline: Timeline, recorded: OperatorCalls) -> NDArray[np.bool_]:
     begin = timeline.host.step_ns[0] if len(timeline.host.step_ns) else own.min(initial=np.iinfo(np.int64).max)
     end = max(int(own.max(initial=0)), int(timeline.windows.bounds[-1]) if len(timeline.windows.bounds) else 0)
     chosen: NDArray[np.bool_] = (calls.start_ns >= begin) & (calls.start_ns <= end)
+    for gap in timeline.windows.gaps:
+        since, step = timeline.windows.bounds[gap], timeline.windows.step_of_span[gap + 1]
+        chosen &= (calls.start_ns < since) | (calls.start_ns >= timeline.host.step_ns[step])
     return chosen
 
 

@@ -24,7 +24,7 @@ from dptrace.analysis.per_gpu.split import (
     unknown_figures,
 )
 from dptrace.core.checks import holds
-from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, sums, union
+from dptrace.core.intervals import Int64, IntervalSet, intersect, median, sums, union
 from dptrace.core.notes import MARKS, SUMS
 from dptrace.model.flops import OperatorCall
 from dptrace.model.operator_costs import cost
@@ -190,7 +190,7 @@ def _consistent(device: DeviceFigures) -> DeviceFigures:
 
 
 def _per_step(timeline: Timeline, when: IntervalSet) -> Int64:
-    return np.diff(covered(when, timeline.windows.bounds))
+    return timeline.windows.per_step(when)
 
 
 def _backward(timeline: Timeline) -> tuple[Int64, Int64]:

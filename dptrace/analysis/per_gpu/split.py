@@ -49,7 +49,7 @@ from dptrace.core.notes import (
     SUMS,
 )
 from dptrace.timeline.launch_calls import LAUNCH_NS
-from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
+from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline, Windows
 
 _WORDS = {
     "forward_ns": "forward",
@@ -250,23 +250,23 @@ def split(
         part_intervals: the result of :func:`part_intervals_of`, if already computed.
         compute: the result of :func:`compute_of`, if already computed.
     """
-    bounds = timeline.windows.bounds
-    per_part = [np.diff(covered(claim, bounds)) for claim in part_intervals or part_intervals_of(timeline)]
-    wall = np.diff(bounds)
+    windows = timeline.windows
+    per_part = [windows.per_step(claim) for claim in part_intervals or part_intervals_of(timeline)]
+    wall = windows.wall_by_step
     figures = dict(zip(("backward_ns", "forward_ns", "optimizer_ns", "other_ns"), per_part[:4], strict=True))
     comm = timeline.kind == Kind.COMMUNICATION
     compute = compute_of(timeline) if compute is None else compute
     overlapped = intersect(union(timeline.start_ns[comm], timeline.end_ns[comm]), compute)
     figures |= {
         "exposed_comm_ns": per_part[4],
-        "overlapped_comm_ns": np.diff(covered(overlapped, bounds)),
+        "overlapped_comm_ns": windows.per_step(overlapped),
         "exposed_memory_ns": per_part[5],
         "idle_ns": wall - reduce(np.add, per_part),
         "wall_ns": wall,
     }
     ordered = {name: figures[name] for name in FIGURES}
     comm_figures = _by_kind(timeline, compute)
-    return Split(timeline.rank, timeline.device, timeline.windows.names, ordered, comm_figures, timeline.lacks)
+    return Split(timeline.rank, timeline.device, windows.names, ordered, comm_figures, timeline.lacks)
 
 
 def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]:
@@ -280,7 +280,7 @@ def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]
     which = timeline.collective[comm]
     code, sizes, unknown = code[which], sizes[which], unsized[which]
     start, end, step = timeline.start_ns[comm], timeline.end_ns[comm], timeline.step[comm]
-    bounds, steps = timeline.windows.bounds, len(timeline.windows)
+    windows, steps = timeline.windows, len(timeline.windows)
     figures = {}
     for number, kind in enumerate(kinds):
         of_kind = code == number
@@ -288,8 +288,8 @@ def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]
         count, moved = sums(step[inside], 1, steps), sums(step[inside], sizes[inside], steps)
         moved[step[inside & unknown]] = 0
         busy = union(start[of_kind], end[of_kind])
-        hidden = np.diff(covered(intersect(busy, compute), bounds))
-        figures[str(kind)] = CommFigures(count, moved, np.diff(covered(busy, bounds)) - hidden, hidden)
+        hidden = windows.per_step(intersect(busy, compute))
+        figures[str(kind)] = CommFigures(count, moved, windows.per_step(busy) - hidden, hidden)
     return figures
 
 
@@ -312,27 +312,26 @@ def partition(timeline: Timeline, part_intervals: list[IntervalSet] | None = Non
     Args:
         part_intervals: the result of :func:`part_intervals_of`, if already computed.
     """
-    bounds = timeline.windows.bounds
-    if len(bounds) < 2 or bounds[0] == bounds[-1]:
+    window = timeline.windows.recorded
+    if not len(window[0]):
         return _segments([], [], [], [])
-    window: IntervalSet = (bounds[:1], bounds[-1:])
     sets = [intersect(claim, window) for claim in part_intervals or part_intervals_of(timeline)]
     sets.append(subtract(window, union_all(sets)))
     starts = np.concatenate([s for s, _ in sets])
     ends = np.concatenate([e for _, e in sets])
     parts = np.repeat(np.arange(len(sets)), [len(s) for s, _ in sets])
-    return _cut(starts, ends, parts, bounds)
+    return _cut(starts, ends, parts, timeline.windows)
 
 
-def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], bounds: Int64) -> Segments:
+def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], windows: Windows) -> Segments:
     """Cut segments at the bounds of steps, and assign each to its step."""
+    bounds = windows.bounds
     first = np.searchsorted(bounds, starts, side="right") - 1
     last = np.searchsorted(bounds, ends, side="left") - 1
     index, nth = repeated(last - first + 1)
     step = first[index] + nth
-    return _segments(
-        np.maximum(starts[index], bounds[step]), np.minimum(ends[index], bounds[step + 1]), parts[index], step
-    )
+    begin, end = np.maximum(starts[index], bounds[step]), np.minimum(ends[index], bounds[step + 1])
+    return _segments(begin, end, parts[index], windows.step_of_span[step])
 
 
 def exposure(timeline: Timeline) -> Segments:
@@ -427,12 +426,11 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
         part_intervals: the result of ``split.part_intervals_of``, if already computed.
     """
     part_intervals = part_intervals_of(timeline) if part_intervals is None else part_intervals
-    bounds = timeline.windows.bounds
-    window: IntervalSet = (bounds[:1], bounds[-1:]) if len(bounds) and bounds[0] < bounds[-1] else (bounds[:0],) * 2
-    gaps = subtract(window, union_all(part_intervals))
+    windows = timeline.windows
+    gaps = subtract(windows.recorded, union_all(part_intervals))
     if CAUSES[0] in unknown_figures(timeline.lacks):
         sets = dict.fromkeys(CAUSES, EMPTY) | {"unexplained_ns": gaps}
-        return Idle({name: np.diff(covered(part, bounds)) for name, part in sets.items()}, gaps, sets, EMPTY)
+        return Idle({name: windows.per_step(part) for name, part in sets.items()}, gaps, sets, EMPTY)
     launched = _launched(timeline, gaps)
     host_gaps = _select((gaps[0], launched), launched > gaps[0])
     after = _select((launched, gaps[1]), launched < gaps[1])
@@ -458,7 +456,7 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     sets |= {cause.name: intersect(rest, timeline.host.intervals(*cause.host_causes)) for cause in told}
     sets["host_bound_ns"] = subtract(rest, union_all([sets[cause.name] for cause in told]))
     sets = {name: sets[name] for name in CAUSES}
-    causes = {name: np.diff(covered(part, bounds)) for name, part in sets.items()}
+    causes = {name: windows.per_step(part) for name, part in sets.items()}
     return Idle(causes, gaps, sets, _select(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS))
 
 

@@ -333,7 +333,7 @@ def _assemble(
         cut=bool(cut_off) and not columns.saw_last_event,
         host_name=metadata.host_name if isinstance(metadata.host_name, str) else "",
         **missing,
-        **columns.more(order),
+        **({"threads": columns.thread_names()} | columns.more(order)),
     )
 
 

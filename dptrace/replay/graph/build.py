@@ -591,7 +591,7 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     edges = Edges()
     transfers = _add_transfers(edges, run, of, place, first, _waited_since(built) if run.on_cpu else None)
     tasks = _tasks(processes, built, transfers)
-    known = Edge.concat([*(one.edge for one in built), edges.table()])
+    known = Edge.concat([*(one.edge for one in built), _within_windows(edges.table(), transfers, processes)])
     del built
     edge = _over(known, transfers, len(tasks.start_ns))
     del known
@@ -602,6 +602,19 @@ def build_model(run: Run, of: Representatives | None = None) -> Model:
     if len(more):
         graph = replace(graph, **_inserted(graph, more))
     return Model(run, graph, tuple(processes), transfers, transfers.ends(len(graph)), place, of)
+
+
+def _within_windows(edge: Edge, transfers: Transfers, processes: Sequence[Process]) -> Edge:
+    """Return the edges of collectives without those from one window to the next."""
+    most = max((process.later_ns for process in processes), key=len)
+    if not len(most):
+        return edge
+    begin = [min(int(p.later_ns[n]) for p in processes if len(p.later_ns) == len(most)) for n in range(len(most))]
+    first = int(transfers.task[:1].sum())
+    window = np.searchsorted(np.array(begin), transfers.arrived_ns, side="right")
+    between = edge.of(EdgeKind.PEER)
+    between[between] = window[edge.src[between] - first] != window[edge.dst[between] - first]
+    return edge.take(~between)
 
 
 def _by_file(timelines: Sequence[Timeline]) -> list[list[tuple[int, Timeline]]]:

@@ -15,6 +15,7 @@ from dptrace.core.intervals import EMPTY, Int64, mask_of, unique
 from dptrace.core.patterns import Patterns
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
 from dptrace.readers.formats import is_database, read_trace
+from dptrace.readers.joined_trace import apart
 from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.event_schema import SYNCHRONIZATION, as_count
 from dptrace.readers.source import Source
@@ -83,6 +84,12 @@ class _SyncColumns(EventSink):
 
 def read_sync_events(source: Source) -> SyncEvents:
     """Read the recorded synchronizations of a file; none in most."""
+    if source.windows:
+        parts = [read_sync_events(one) for one in source.windows]
+        ids = ("correlation", "record")
+        return SyncEvents.concat(
+            [replace(one, **{id: apart(getattr(one, id), n) for id in ids}) for n, one in enumerate(parts)]
+        )
     # Few commands read a file again.
     from dptrace.readers.kineto.reader import read_into
     from dptrace.readers.nsight import read_syncs
@@ -136,6 +143,8 @@ class RankEvents(msgspec.Struct, frozen=True):
     step_thread: int
     syncs: SyncEvents = SyncEvents.empty()
     """Synchronizations, where they are recorded."""
+    later_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
+    """First time of each window after the first, where there are several."""
 
     def __len__(self) -> int:
         return len(self.call_start_ns) + len(self.start_ns)
@@ -180,6 +189,7 @@ def rank_events(trace: Trace) -> RankEvents:
         step_start_ns=steps.start_ns,
         step_end_ns=steps.end_ns,
         step_thread=int(trace.thread[marks[0]]) if len(marks) else -1,
+        later_ns=np.array(trace.later_ns, np.int64),
     )
 
 

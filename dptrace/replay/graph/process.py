@@ -26,7 +26,7 @@ from dptrace.replay.graph.waits import (
     passing,
 )
 from dptrace.timeline.host_events import NEEDS_EVENTS, Pauses, Work, awaited
-from dptrace.timeline.model import UNKNOWN, Kind, Timeline
+from dptrace.timeline.model import BETWEEN, UNKNOWN, Kind, Timeline
 
 # The order of host events: on each thread, from thread to thread, and after waits that are not recorded.
 
@@ -189,9 +189,12 @@ class Process(msgspec.Struct, frozen=True):
     hidden_waits: int
     names: tuple[str, ...]
     step_names: tuple[str, ...]
+    """Of the spans between two marks, as of a timeline's windows."""
     first_task: int
     timelines: tuple[tuple[int, Int64], ...]
     """Number of each timeline in the run, and the task of each of its intervals, or -1."""
+    later_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
+    """First time of each window after the first, where there are several, which nothing connects."""
 
     def __len__(self) -> int:
         return len(self.host) + len(self.blocking) + len(self.device)
@@ -211,6 +214,11 @@ class Process(msgspec.Struct, frozen=True):
         """Task of the start of each step, and of the end of the last; empty without marks."""
         tasks: Int64 = self.first_task + self.host.marks
         return tasks
+
+    @property
+    def step_count(self) -> int:
+        """Number of steps; 1 without marks."""
+        return max(1, sum(not name.startswith(BETWEEN) for name in self.step_names))
 
 
 def _host_tasks(host: HostEvents, blocking: BlockingCalls, first_task: int) -> HostTasks:
@@ -264,13 +272,23 @@ def build_process(
         (number, _tasks_of(timeline, places, interval_tasks, tasks.begin[host.of_operator]))
         for (number, timeline), places in zip(timelines, intervals, strict=True)
     )
-    built = ProcessTasks(*_columns(events, host, device, blocking), edges.table())
+    columns = _columns(events, host, device, blocking)
+    built = ProcessTasks(*columns, _within_windows(edges.table(), columns[0], first_task, events.later_ns))
     # Only the edges needed these.
     host = replace(host, of_call=EMPTY[0], of_operator=EMPTY[0], operator=EMPTY[0].astype(np.int32))
     device = replace(device, previous=EMPTY[0], latency_ns=EMPTY[0], after_ns=EMPTY[0])
-    return Process(
+    process = Process(
         events.on_cpu, host, device, blocking, waits, hidden, names, events.step_names, first_task, placed
-    ), built
+    )
+    return replace(process, later_ns=events.later_ns), built
+
+
+def _within_windows(edge: Edge, start_ns: Int64, first_task: int, later_ns: Int64) -> Edge:
+    """Return the edges within a window: what happened between two is unknown, so that each begins as recorded."""
+    if not len(later_ns):
+        return edge
+    window = np.searchsorted(later_ns, start_ns, side="right")
+    return edge.take(window[edge.src - first_task] == window[edge.dst - first_task])
 
 
 def _intervals(events: RankEvents, timeline: Timeline) -> Int64:
@@ -334,6 +352,7 @@ def _aligned(events: RankEvents, align: Align) -> RankEvents:
         end_ns=align(events.end_ns),
         step_start_ns=align(events.step_start_ns),
         step_end_ns=int(align(np.array([events.step_end_ns]))[0]),
+        later_ns=align(events.later_ns) if len(events.later_ns) else events.later_ns,
     )
 
 

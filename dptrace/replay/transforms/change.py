@@ -239,7 +239,7 @@ class HiddenCollectives(Change, frozen=True):
         most = 0.0
         if self.lacks_ranks(model):
             return most
-        steps = max(1, *(len(process.mark_tasks) - 1 for process in model.processes))
+        steps = max(process.step_count for process in model.processes)
         transfers = model.graph.of(TaskKind.TRANSFER, TaskKind.COMMUNICATION)
         for process in model.processes:
             own = model.over[process.interval_tasks]

@@ -191,7 +191,7 @@ class _Plan:
             if not divided:
                 self._joins.append((first + len(sizes) - 1, task, resume))
                 continue
-            work = optimizer_ns(self._of, index) / max(1, len(process.host.marks) - 1)
+            work = optimizer_ns(self._of, index) / process.step_count
             done = (np.cumsum(sizes) - sizes) / max(1, int(sizes.sum()))
             self._joins += [(first + i, task, resume - round(share * work)) for i, share in enumerate(done.tolist())]
 

@@ -393,7 +393,7 @@ class _Rebuilt:
                 resume = self._back_ns + (RESUME_NS if process.on_cpu else 0)
                 self._edges.add(own, np.full(len(own), task), resume, EdgeKind.JOIN)
                 continue
-            optimizer = optimizer_ns(self._of, index) / max(1, len(process.host.marks) - 1)
+            optimizer = optimizer_ns(self._of, index) / process.step_count
             passed = 0.0
             for number, chunk in enumerate(chunks):
                 mine = over[number] if len(over[number]) == 1 else over[number][_own_of(self._of, over[number], index)]

@@ -148,6 +148,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
                 "device": track.device_name,
                 "steps": track.steps,
                 "bounds": track.bounds_ns.tolist(),
+                **({"ends": track.ends_ns.tolist()} if len(track.ends_ns) else {}),
                 "place": place(track.coordinates),
                 "coordinates": dict(track.coordinates),
             }

@@ -141,7 +141,7 @@ def paired_scene(*pairs: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
             (page_data["tracks"][track], gantt_chart.tracks[track]) for track in strip["tracks"]
         ):
             spans = one.step_index[own], track.bounds_ns[:-1], track.ends_ns
-            data |= {"ends": track.ends_ns.tolist()} | unknown_figures(one.run, own, *spans, waits)
+            data |= unknown_figures(one.run, own, *spans, waits)
         ends = place + one.length_ns
         strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
         strip["ns"] = one.mean_ns.tolist()
