@@ -187,9 +187,7 @@ def open_part(folder: Path) -> tuple[Path, BinaryIO]:
     Raises:
         OSError: the file can't be created.
     """
-    for stale in stale_parts(folder):
-        with suppress(OSError):
-            stale.unlink()
+    _remove_stale_parts(folder)
     while True:
         path = folder / f".dptrace.{os.urandom(8).hex()}.part"
         file = path.open("x+b")  # follows no link, and opens nothing that exists
@@ -197,6 +195,13 @@ def open_part(folder: Path) -> tuple[Path, BinaryIO]:
         if _lock(file.fileno()) is not False and path.exists():
             return path, file
         file.close()
+
+
+@cache  # to list a cache of thousands of ranks takes longer than to write one of them
+def _remove_stale_parts(folder: Path) -> None:
+    for stale in stale_parts(folder):
+        with suppress(OSError):
+            stale.unlink()
 
 
 def stale_parts(folder: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dptrace.core import files
 from dptrace.core.files import (
     atomic_write,
     cache_folder,
@@ -90,6 +91,7 @@ def test_what_a_killed_process_left_is_removed(locks: bool, tmp_path: Path, monk
     file.close()
     os.utime(left, None if locks else (1, 1))
     (tmp_path / ".dptrace.notes.part").write_text("mine")
+    files._remove_stale_parts.cache_clear()  # as of the next process
     with atomic_write(tmp_path / "a") as first, atomic_write(tmp_path / "b") as second:
         assert first.exists()
         second.write_text("b")
@@ -105,6 +107,7 @@ def test_a_part_that_is_removed_before_it_is_locked_is_made_anew(
 
     def late(file: int, kind: int) -> None:
         monkeypatch.setattr(fcntl, "flock", lock)
+        files._remove_stale_parts.cache_clear()
         open_part(tmp_path)[1].close()
         lock(file, kind)
 

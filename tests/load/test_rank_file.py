@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dptrace.core import files
 from dptrace.core.files import open_part
 from dptrace.core.intervals import Int64
 from dptrace.load import rank_file
@@ -152,6 +153,7 @@ def test_the_oldest_go_when_there_is_no_room(
     os.utime(first, (time.time() - 100,) * 2)
     os.utime(second, (time.time() - 50,) * 2)
     (folder / f".dptrace.{'0' * 16}.part").write_text("")
+    files._remove_stale_parts.cache_clear()  # as of the next process
     rank_file.fetch(file_identity(cache_source), (1,), Kind)
     monkeypatch.setattr(rank_file, "_LIMIT", 2 * first.stat().st_size)
 
