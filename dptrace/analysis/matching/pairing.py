@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -187,7 +188,7 @@ class Offset(msgspec.Struct, frozen=True):
 
 
 class SharedCollectives(msgspec.Struct, frozen=True):
-    """Starts and ends, in ns, of the collectives that two devices share."""
+    """Starts and ends, in ns, of the collectives that two devices share; or of many such pairs, a row each."""
 
     start_ns: Int64
     end_ns: Int64
@@ -196,9 +197,12 @@ class SharedCollectives(msgspec.Struct, frozen=True):
     transfer_ns: Int64
     """Their shortest durations on any device."""
 
+    def __len__(self) -> int:
+        return len(self.start_ns)
 
-def estimate_offset(shared: SharedCollectives) -> Offset:
-    """Estimate how far the other's clock is ahead.
+
+def offsets_between(pairs: Sequence[SharedCollectives]) -> list[Offset]:
+    """Estimate for each pair of devices how far the other's clock is ahead.
 
     The ends differ only by the time the last chunk takes to arrive, so the offset is the median of their differences
     over the shorter half of the transfers: late starts and a few outliers do not matter. A drift is reported only if it
@@ -206,77 +210,103 @@ def estimate_offset(shared: SharedCollectives) -> Offset:
     always serve the same rank last; or, if smaller, the range that causality allows: no rank can leave a synchronizing
     collective before every other has arrived.
     """
-    quiet = _quiet(shared)
+    found = dict[int, Offset]()
+    count = np.array([len(shared) for shared in pairs], np.int64)
+    for length in unique(count).tolist():
+        own = np.flatnonzero(count == length).tolist()
+        columns = zip(*(msgspec.structs.astuple(pairs[one]) for one in own), strict=True)
+        found |= zip(own, _offsets(SharedCollectives(*map(np.stack, columns))), strict=True)
+    return [found[one] for one in range(len(pairs))]
+
+
+def _offsets(shared: SharedCollectives) -> list[Offset]:
+    """Do so for pairs that share as many collectives, a row each."""
+    rows, length = shared.start_ns.shape
     time = shared.other_end_ns
     difference = (time - shared.end_ns).astype(np.float64)
-    ahead, drift, middle = estimate_drift(time[quiet], difference[quiet])
-    moment = (time - middle).astype(np.float64)
-    level = (difference - drift * moment)[quiet]
-    scatter = 2 * _scatter(level) * (1 + 4 / len(level)) if len(level) >= _FEW else np.inf
-    low, high = _causal(shared, drift * moment)
-    if low <= high:
-        ahead = min(max(ahead, low), high)
-        # At least one scatter: an undetected drift makes the bounds too narrow.
-        least = scatter / 2 if np.isfinite(scatter) else 0.0
-        scatter = max(least, min(scatter, max(high - ahead, ahead - low)))
-    elif not np.isfinite(scatter):
-        scatter = low - high
+    quiet = _quiet(shared)
+    count = quiet.sum(axis=1)
+    ahead, drift, scatter = np.empty((3, rows))
+    middle = np.empty(rows, np.int64)
+    for many in unique(count).tolist():
+        own = np.flatnonzero(count == many)
+        kept = own[:, None], np.nonzero(quiet[own])[1].reshape(len(own), many)
+        ahead[own], drift[own], middle[own] = estimate_drift(time[kept], difference[kept])
+        moment = (time[kept] - middle[own, None]).astype(np.float64)
+        level = difference[kept] - drift[own, None] * moment
+        scatter[own] = 2 * _scatter(level) * (1 + 4 / many) if many >= _FEW else np.inf
+    low, high = _causal(shared, drift[:, None] * (time - middle[:, None]).astype(np.float64))
+    bounded, known = low <= high, np.isfinite(scatter)
+    ahead = np.where(bounded, np.minimum(np.maximum(ahead, low), high), ahead)
+    # At least one scatter: an undetected drift makes the bounds too narrow.
+    least, most = np.where(known, scatter / 2, 0.0), np.maximum(high - ahead, ahead - low)
+    within = np.maximum(least, np.minimum(scatter, most))
+    scatter = np.where(bounded, within, np.where(known, scatter, low - high))
     # Of enough collectives, one may be matched with another one's.
-    first, last = _causal(shared, np.zeros(len(time)), least_spare=int(len(time) >= _DRIFTS))
-    agrees = first <= READ_NS and last >= -READ_NS
-    transfer = float(np.sort(shared.transfer_ns)[min(max(len(time) // 10, _FEW - 1), len(time) - 1)])
-    return Offset(ahead, drift, middle, max(scatter, _FLOOR_NS), len(level), agrees, transfer)
+    first, last = _causal(shared, np.zeros(time.shape), least_spare=int(length >= _DRIFTS))
+    agrees = (first <= READ_NS) & (last >= -READ_NS)
+    transfer = np.sort(shared.transfer_ns)[:, min(max(length // 10, _FEW - 1), length - 1)].astype(np.float64)
+    columns = ahead, drift, middle, np.maximum(scatter, _FLOOR_NS), count, agrees, transfer
+    return [Offset(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _quiet(shared: SharedCollectives) -> NDArray[np.bool_]:
-    """Choose the half with the shortest transfers: long transfers end less evenly."""
+    """Choose of each row the half with the shortest transfers: long transfers end less evenly."""
     own, other = shared.end_ns - shared.start_ns, shared.other_end_ns - shared.other_start_ns
     shorter = np.minimum(own, other)
-    kept = min(max(len(shorter) // 2, _DRIFTS), len(shorter))
-    quiet: NDArray[np.bool_] = shorter <= np.sort(shorter)[kept - 1]
+    length = shorter.shape[1]
+    kept = min(max(length // 2, _DRIFTS), length)
+    quiet: NDArray[np.bool_] = shorter <= np.sort(shorter)[:, kept - 1 : kept]
     return quiet
 
 
-def estimate_drift(time: Int64, difference: NDArray[np.float64]) -> tuple[float, float, int]:
-    """Return the differences' level at the middle of the time, their slope if significant (else 0), and that middle."""
-    middle = (int(time.min()) + int(time.max())) // 2
-    moment = (time - middle).astype(np.float64)
+Floats: TypeAlias = NDArray[np.float64]
+
+
+def estimate_drift(time: Int64, difference: Floats) -> tuple[Floats, Floats, Int64]:
+    """Return of each row the differences' level at the middle of the time, their slope if significant, and that middle.
+
+    A slope that is not significant is 0.
+    """
+    middle = (time.min(axis=1) + time.max(axis=1)) // 2
+    moment = (time - middle[:, None]).astype(np.float64)
     drift = _drift(moment, difference)
-    return float(median(difference - drift * moment)), drift, middle
+    return median(difference - drift[:, None] * moment, axis=1), drift, middle
 
 
-def _scatter(values: NDArray[np.float64]) -> float:
-    """Return the standard deviation of a normal distribution with this median absolute deviation."""
-    return 1.4826 * float(median(np.abs(values - median(values))))
+def _scatter(values: Floats) -> Floats:
+    """Return of each row the standard deviation of a normal distribution with its median absolute deviation."""
+    scatter: Floats = 1.4826 * median(np.abs(values - median(values, axis=1)[:, None]), axis=1)
+    return scatter
 
 
-def _causal(shared: SharedCollectives, drifted: NDArray[np.float64], least_spare: int = 0) -> tuple[float, float]:
-    """Return the bounds of the offset beyond which a rank would have left before another arrived.
+def _causal(shared: SharedCollectives, drifted: Floats, least_spare: int = 0) -> tuple[Floats, Floats]:
+    """Return of each row the bounds of the offset beyond which a rank would have left before another arrived.
 
     The tightest one percent of the collectives is ignored: a wrong bound is worse than a loose one.
     """
     upper = np.sort(shared.other_end_ns - shared.start_ns - drifted)
     lower = np.sort(shared.other_start_ns - shared.end_ns - drifted)
-    spare = max(least_spare, len(upper) // 100)
-    return float(lower[-1 - spare]), float(upper[spare])
+    spare = max(least_spare, upper.shape[1] // 100)
+    return lower[:, -1 - spare], upper[:, spare]
 
 
-def _drift(moment: NDArray[np.float64], difference: NDArray[np.float64]) -> float:
-    """Return the slope if it is significant, else 0: the median over pairs half the capture apart."""
-    half = len(moment) // 2
-    if len(moment) < _DRIFTS:
-        return 0.0
-    order = np.argsort(moment, kind="stable")
-    moment, difference = moment[order], difference[order]
-    run = moment[-half:] - moment[:half]
-    if (run <= 0).any():
-        return 0.0
-    slopes = (difference[-half:] - difference[:half]) / run
-    slope = float(median(slopes))
-    moved = abs(slope) * float(moment[-1] - moment[0])
+def _drift(moment: Floats, difference: Floats) -> Floats:
+    """Return of each row the slope if it is significant, else 0: the median over pairs half the capture apart."""
+    rows, length = moment.shape
+    half = length // 2
+    if length < _DRIFTS:
+        return np.zeros(rows)
+    order = np.argsort(moment, axis=1, kind="stable")
+    moment, difference = np.take_along_axis(moment, order, 1), np.take_along_axis(difference, order, 1)
+    run = moment[:, -half:] - moment[:, :half]
+    apart: NDArray[np.bool_] = np.logical_and.reduce(run > 0, axis=1)
+    slopes = (difference[:, -half:] - difference[:, :half]) / np.where(apart[:, None], run, 1.0)
+    slope = median(slopes, axis=1)
+    moved = np.abs(slope) * (moment[:, -1] - moment[:, 0])
     error = 1.25 * _scatter(slopes) / np.sqrt(half)
-    certain = abs(slope) > 4 * error and moved > max(3 * _scatter(difference - slope * moment), 2 * _FLOOR_NS)
-    return slope if certain else 0.0
+    noise = np.maximum(3 * _scatter(difference - slope[:, None] * moment), 2 * _FLOOR_NS)
+    return np.where(apart & (np.abs(slope) > 4 * error) & (moved > noise), slope, 0.0)
 
 
 def estimate_offsets(
@@ -319,16 +349,35 @@ def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, foun
     """Find the offsets of all devices that share collectives with this level; return these devices."""
     fresh: dict[int, Offset] = {}
     missing = np.array([offset is None for offset in found])
-    for hub in level if missing.any() else ():
-        base = found[hub]
-        assert base is not None
-        for other, shared in _neighbors(rows[hub], table, missing):
-            chained = base.chain(estimate_offset(shared))
+    for batch in _batches(level if missing.any() else (), rows, table, missing):
+        for (hub, other, _), offset in zip(batch, offsets_between([shared for _, _, shared in batch]), strict=True):
+            base = found[hub]
+            assert base is not None
+            chained = base.chain(offset)
             if other not in fresh or chained.uncertainty_ns < fresh[other].uncertainty_ns:
                 fresh[other] = chained
     for other, offset in fresh.items():
         found[other] = offset
     return sorted(fresh)
+
+
+_AT_ONCE = 1 << 18
+"""Collectives of pairs of devices that are compared at once: more would take memory, fewer time."""
+
+
+def _batches(
+    level: Sequence[int], rows: Sequence[Int64], table: _Table, missing: NDArray[np.bool_]
+) -> Iterator[list[tuple[int, int, SharedCollectives]]]:
+    """Yield a device of the level, a *missing* one, and what both share: many such pairs at a time."""
+    batch, size = list[tuple[int, int, SharedCollectives]](), 0
+    for hub in level:
+        own = _neighbors(rows[hub], table, missing)
+        batch += [(hub, other, shared) for other, shared in own]
+        size += sum(len(shared) for _, shared in own)
+        if size >= _AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def _neighbors(rows: Int64, table: _Table, missing: NDArray[np.bool_]) -> list[tuple[int, SharedCollectives]]:
@@ -547,7 +596,7 @@ class _Instances:
                 return
             paired = len(a)
             differences = clock.time[a] - clock.time[self.representative[b]]
-            offset, drift, middle = estimate_drift(clock.time[a], differences.astype(np.float64))
+            offset, drift, middle = estimate_drift(clock.time[a][None], differences.astype(np.float64)[None])
             clock.time[moved] -= np.rint(offset + drift * (clock.time[moved] - middle)).astype(np.int64)
 
 

@@ -15,11 +15,12 @@ from dptrace.analysis.matching import pairing as module
 from dptrace.analysis.matching.calls import calls_of
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.matching.pairing import (
+    Offset,
     SharedCollectives,
     align,
-    estimate_offset,
     estimate_offset_by_time,
     estimate_offsets,
+    offsets_between,
     pair,
 )
 from dptrace.core.intervals import Int64
@@ -118,6 +119,11 @@ def shared(
     return SharedCollectives(end - length, end, redact(begin), redact(other), length)
 
 
+def estimate_offset(one: SharedCollectives) -> Offset:
+    """Return the offset of one pair of devices."""
+    return offsets_between([one])[0]
+
+
 @pytest.mark.parametrize("ahead", [0, 500_000, -5_000_000, 500_000_000])
 @pytest.mark.parametrize("late", [0, 40_000])
 def test_an_offset_is_found_within_its_uncertainty(ahead: int, late: int) -> None:
@@ -159,6 +165,19 @@ def test_one_collective_is_bounded_by_causality() -> None:
 def test_differences_smaller_than_a_microsecond_are_not_reported() -> None:
     """Traces may round to microseconds."""
     assert 1_000 == estimate_offset(shared(50, jitter=0)).uncertainty_ns
+
+
+def test_pairs_compared_at_once_have_the_offsets_that_each_has_alone() -> None:
+    """Pairs that share 3 to 40 collectives, with and without ties, drift and late starts, in any order."""
+    pairs = [
+        shared(count, ahead, ppm, jitter, seed=seed)
+        for seed, (count, ahead, ppm, jitter) in enumerate(
+            [(40, 7_000_000, 900, 3_000), (3, 0, 0, 0), (40, -5, 0, 50_000), (9, 10**9, 0, 3_000), (40, 1, 90_000, 0)]
+        )
+    ]
+
+    assert [estimate_offset(one) for one in pairs] == offsets_between(pairs)
+    assert any(offset.drift for offset in offsets_between(pairs))
 
 
 def test_clocks_are_chained_through_groups() -> None:
