@@ -1,7 +1,8 @@
 """How a rank's file is kept: in the cache, and in memory beside those of the other ranks.
 
-The ranks of a job have the same names, labels and groups. A group lists thousands of ranks, and each collective of it
-has the list: it is stored once a file, and in memory one object stands for all that are equal.
+The ranks of a job have the same names, labels and groups, and most collectives of a rank are alike. A group lists
+thousands of ranks, and each collective of it has the list: both are stored once a file, and in memory one object stands
+for all that are equal.
 """
 
 from __future__ import annotations
@@ -62,40 +63,49 @@ def digest_of(trace: Trace) -> bytes:
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file as it is written: its collectives without the ranks of their groups, and these."""
+    """A file as it is written: without its collectives, of which the different ones, and the ranks of their groups."""
 
     file: RankFile
     groups: tuple[tuple[int, ...], ...]
     """The ranks of each group."""
-    group: tuple[NDArray[np.int32], ...]
-    """Of each device: the index of the group of each collective."""
+    different: tuple[Collective, ...]
+    """The collectives that differ, without ranks."""
+    group: NDArray[np.int32]
+    """Of each of these: the index of its group."""
+    collective: tuple[NDArray[np.int32], ...]
+    """Of each device: the index of each of its collectives among these."""
 
     @classmethod
     def of(cls, file: RankFile) -> StoredFile:
         """Return a file in the form in which it is written."""
-        groups, numbers = dict[tuple[int, ...], int](), list[NDArray[np.int32]]()
+        groups, different = dict[tuple[int, ...], int](), dict[tuple[Collective, int], int]()
         by_id: dict[int, int] = {}
+        numbers = list[NDArray[np.int32]]()
 
-        def without_ranks(timeline: Timeline) -> Timeline:
-            lists = [collective.ranks for collective in timeline.collectives]
-            for ranks in lists:
+        def without_collectives(timeline: Timeline) -> Timeline:
+            own = []
+            for collective in timeline.collectives:
+                ranks = collective.ranks
                 if id(ranks) not in by_id:
                     by_id[id(ranks)] = groups.setdefault(ranks, len(groups))
-            numbers.append(np.array([by_id[id(ranks)] for ranks in lists], np.int32))
-            return replace(timeline, collectives=tuple(replace(c, ranks=()) for c in timeline.collectives))
+                key = replace(collective, ranks=()), by_id[id(ranks)]
+                own.append(different.setdefault(key, len(different)))
+            numbers.append(np.array(own, np.int32))
+            return replace(timeline, collectives=())
 
-        bare = replace(file._each(without_ranks), further={})
-        return cls(bare, tuple(groups), tuple(numbers))
+        bare = replace(file._each(without_collectives), further={})
+        group = np.array([group for _, group in different], np.int32)
+        return cls(bare, tuple(groups), tuple(collective for collective, _ in different), group, tuple(numbers))
 
     def whole(self) -> RankFile:
         """Return the file."""
-        numbers = iter(self.group)
+        pairs, numbers = zip(self.different, self.group.tolist(), strict=True), iter(self.collective)
+        each = [replace(collective, ranks=self.groups[group]) for collective, group in pairs]
 
-        def with_ranks(timeline: Timeline) -> Timeline:
-            pairs = zip(timeline.collectives, next(numbers).tolist(), strict=True)
-            return replace(timeline, collectives=tuple(replace(c, ranks=self.groups[group]) for c, group in pairs))
+        def with_collectives(timeline: Timeline) -> Timeline:
+            return replace(timeline, collectives=tuple(each[number] for number in next(numbers).tolist()))
 
-        return self.file._each(with_ranks)
+        return self.file._each(with_collectives)
 
 
 class SharedValues:
@@ -125,13 +135,14 @@ class SharedValues:
 
     def _collectives(self, collectives: tuple[Collective, ...]) -> tuple[Collective, ...]:
         """Share collectives and their lists of ranks, each of which is hashed once: it may be long."""
-        lists = {id(collective.ranks): collective.ranks for collective in collectives}
+        different = {id(collective): collective for collective in collectives}
+        lists = {id(collective.ranks): collective.ranks for collective in different.values()}
         ranks_of = {number: self._one(ranks) for number, ranks in lists.items()}
-        shared = []
-        for collective in collectives:
+        shared = {}
+        for number, collective in different.items():
             ranks = ranks_of[id(collective.ranks)]
             key = (id(ranks), replace(collective, ranks=()))
             if key not in self._known:
                 self._known[key] = replace(collective, ranks=ranks)
-            shared.append(self._known[key])
-        return tuple(shared)
+            shared[number] = self._known[key]
+        return tuple(shared[id(collective)] for collective in collectives)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
 
@@ -60,6 +61,7 @@ def _without_values(query: str, web: bool) -> str:
     return "?" + "&".join(parts)
 
 
+@lru_cache(maxsize=1 << 14)  # asked again and again for each file of a run
 def last_part(address: str) -> str:
     """Return the last part of a path or URL, without the URL's query."""
     if not is_url(address):

@@ -241,16 +241,13 @@ def _keys(collectives: list[Collective], rank: int, lanes: list[int], numbers: _
     A call without a recorded launch does not name its group. On a stream that only one group uses, it belongs to that
     group, since each of NCCL's streams serves one group.
     """
-    properties = numbers.properties(collectives)
-    lane_group = _lane_groups(properties, lanes)
-    known: dict[tuple[Any, ...], tuple[int, ...]] = {}
-    rows = []
-    for call, lane in zip(properties, lanes, strict=True):
-        row = known.get((call, lane))
-        if row is None:
-            row = known[call, lane] = _numbered(call, lane_group.get(lane, _NO_GROUP), rank, numbers)
-        rows.append(row)
-    table = np.array(rows, np.int32).reshape(-1, 8)
+    # Calls that are alike are one object, as they are stored: each is looked at once.
+    keys = list(zip(map(id, collectives), lanes, strict=True))
+    different = dict(zip(keys, collectives, strict=True))
+    calls = dict(zip(different, numbers.properties(list(different.values())), strict=True))
+    lane_group = _lane_groups([(lane, call) for (_, lane), call in calls.items()])
+    known = {key: _numbered(call, lane_group.get(key[1], _NO_GROUP), rank, numbers) for key, call in calls.items()}
+    table = np.array([known[key] for key in keys], np.int32).reshape(-1, 8)
     names = "signature", "family", "group", "described", "synchronizing", "blind"
     return {**{name: table[:, i] for i, name in enumerate(names)}, "endpoints": table[:, 6:]}
 
@@ -286,10 +283,14 @@ def _numbered(call: tuple[Any, ...], lane_group: tuple[Any, ...], rank: int, num
     )
 
 
-def _lane_groups(properties: list[tuple[Any, ...]], lanes: list[int]) -> dict[int, tuple[Any, ...]]:
-    """Return the group of each stream that only one group uses; of every stream if there is only one group."""
-    used = {(lane, *call[3:7]) for call, lane in set(zip(properties, lanes, strict=True)) if call[3] or call[5]}
-    by_lane: dict[int, set[tuple[Any, ...]]] = {lane: set() for lane in lanes}
+def _lane_groups(calls: Sequence[tuple[int, tuple[Any, ...]]]) -> dict[int, tuple[Any, ...]]:
+    """Return the group of each stream that only one group uses; of every stream if there is only one group.
+
+    Args:
+        calls: streams, and the properties of calls on them.
+    """
+    used = {(lane, *call[3:7]) for lane, call in calls if call[3] or call[5]}
+    by_lane: dict[int, set[tuple[Any, ...]]] = {lane: set() for lane, _ in calls}
     for lane, name, size, ranks, description in used:
         by_lane[lane].add((name, size, ranks, description))
     every = set().union(*by_lane.values())
