@@ -54,6 +54,9 @@ def windows_of_run(files: Sequence[Source]) -> list[list[str]]:
     by_rank = defaultdict[Hashable, list[tuple[int, str]]](list)
     for one, own in zip(heads, numbers, strict=True):
         by_rank[one.rank].append((one.begin_ns if timed else place[own], one.file.address))
+    # Two files of one rank that begin at once are no windows.
+    if any(len({time for time, _ in own}) < len(own) for own in by_rank.values()):
+        return windows
     return _in_order(addresses, by_rank)
 
 

@@ -248,3 +248,12 @@ def test_a_copy_of_a_window_counts_once(tmp_path: Path, whole: dptrace.Run) -> N
 
     pd.testing.assert_frame_equal(whole.steps(), run.steps())
     assert any("is a copy of" in note for note in run.notes)
+
+
+def test_two_files_of_a_rank_that_begin_at_once_are_no_windows(tmp_path: Path) -> None:
+    """They claim one rank."""
+    folder = write_windows(tmp_path / "windows", "rank{rank}_{step}.json")
+    shutil.copy(folder / "rank1_8.json", folder / "rank1_copy.json")
+
+    with pytest.raises(DptraceError, match="both claim rank"):
+        dptrace.open(folder, cache=False)
