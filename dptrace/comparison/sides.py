@@ -25,7 +25,7 @@ from dptrace.comparison.significance import (
     inlier_steps,
 )
 from dptrace.core.array_file import let_go
-from dptrace.core.intervals import Int64, members
+from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.run.run import Run
@@ -270,8 +270,8 @@ def matched_times(run: Run) -> dict[int, tuple[Int64, Int64, Int64]]:
     matches, timing = run.cross_rank.matches, run.cross_rank.timing
     usable = (matches.complete & matches.synchronizing)[matches.instance]
     found = {}
-    of_devices = members(np.where(usable, matches.device, len(run.devices)), len(run.devices))
-    for device, of_device in zip(run.devices, of_devices, strict=True):
+    for device, of_device in zip(run.devices, matches.of_device, strict=True):
+        of_device = of_device[usable[of_device]]
         transfer, wait, matched = np.zeros((3, int((device.timeline.collective >= 0).sum())), np.int64)
         index = matches.index[of_device]
         transfer[index] = timing.transfer_ns[matches.instance[of_device]]

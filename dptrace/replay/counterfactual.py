@@ -89,8 +89,8 @@ def transfers_of(model: Model, instances: Int64) -> tuple[Int64, Int64]:
     own = instances if model.of is None else numbers_in_part(model.of)[instances]
     place[own[own >= 0]] = np.flatnonzero(own >= 0)
     places, tasks = [], []
-    for number, timeline in enumerate(model.run.timelines):
-        members = np.flatnonzero((matches.device == number) & (place[matches.instance] >= 0))
+    for number, (timeline, members) in enumerate(zip(model.run.timelines, matches.of_device, strict=True)):
+        members = members[place[matches.instance[members]] >= 0]
         own = model.place[number][1][timeline.kind == Kind.COMMUNICATION][matches.index[members]]
         places.append(place[matches.instance[members]][own >= 0])
         tasks.append(model.over[own[own >= 0]])

@@ -26,7 +26,7 @@ from dptrace.analysis.cross_rank.transfers import (
     timing,
     waits_by_rank,
 )
-from dptrace.analysis.matching.match import Matches, by_device, match
+from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.causes import CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean, step_grid
 from dptrace.analysis.per_gpu.split import COMPUTE, FIGURE_WORDS, PHASES, SHOWN, bounds_of, unknown_figures
@@ -79,8 +79,7 @@ class CrossRankAnalysis(AcrossRanks, frozen=True, dict=True):
         chosen = {id(device) for device in (self.devices if devices is None else devices)}
         waits, whole = [], 0
         of_messages = self.matches.messages[self.matches.instance]
-        members = by_device(self.matches.device, len(self.devices))
-        for own, device, wait in zip(members, self.devices, self.exposed_waits, strict=True):
+        for own, device, wait in zip(self.matches.of_device, self.devices, self.exposed_waits, strict=True):
             exposed = wait.calls.exposed_ns.clip(0) if id(device) in chosen else np.zeros_like(wait.calls.exposed_ns)
             whole += int(exposed.sum())
             exposed[self.matches.index[own[of_messages[own]]]] = 0
@@ -188,8 +187,8 @@ def analyze_cross_rank(
 def _launched(matches: Matches, devices: Sequence[DeviceFigures]) -> NDArray[np.bool_]:
     """Return of each collective whether a rank's file has its launch."""
     known = np.zeros(len(matches), np.bool_)
-    for number, timeline in enumerate(device.timeline for device in devices):
-        rows = matches.device == number
+    for device, rows in zip(devices, matches.of_device, strict=True):
+        timeline = device.timeline
         launch = timeline.launch_ns[timeline.kind == Kind.COMMUNICATION]
         known[matches.instance[rows]] |= launch[matches.index[rows]] != UNKNOWN
     return known
@@ -431,8 +430,7 @@ def gradient_transfers(cross_rank: CrossRankAnalysis) -> tuple[tuple[int, float]
     wanted = (matches.kind == "all_reduce") & (matches.phase == Phase.BACKWARD)
     wanted &= matches.complete & (matches.bytes > 0) & (matches.size > 1)
     alone = np.zeros(len(matches.device))
-    for device in range(len(cross_rank.devices)):
-        rows = matches.device == device
+    for rows in matches.of_device:
         alone[rows] = exclusive_ns(matches.start_ns[rows], matches.end_ns[rows])
     # The shortest is that of the rank that did not wait for the others.
     shortest = np.minimum.reduceat(alone, matches.first[:-1])

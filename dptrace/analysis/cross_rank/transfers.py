@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
-from dptrace.analysis.matching.match import Matches, by_device
+from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import EXPOSED_LABELS
 from dptrace.core.checks import holds
@@ -18,7 +19,7 @@ from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median, subtract, sums, union, unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import POINT_TO_POINT, bus_factor
-from dptrace.timeline.model import Phase, Windows
+from dptrace.timeline.model import Phase
 
 # Wait, transfer time and bandwidth of each collective, and the rank that arrived last.
 
@@ -92,11 +93,8 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
 def aligned_starts(matches: Matches, clocks: Clocks) -> Int64:
     """Return when each member of the matches began, on its reference's clock, in ns."""
     start = matches.start_ns.copy()
-    by_device = np.argsort(matches.device, kind="stable")
-    bounds = np.searchsorted(matches.device[by_device], np.arange(len(matches.device_ids) + 1))
-    for device in range(len(matches.device_ids)):
-        members = by_device[bounds[device] : bounds[device + 1]]
-        start[members] = clocks.align(device, start[members])
+    for device, own in enumerate(matches.of_device):
+        start[own] = clocks.align(device, start[own])
     return start
 
 
@@ -263,24 +261,42 @@ def exposed_waits(
         clocks: marks the devices whose collectives do not match the others'.
         devices: the figures of each GPU.
     """
-    waits_for = _waits_for(matches)
-    lacking = _lacking(matches, clocks)
-    waits = []
-    for members, device in zip(by_device(matches.device, len(devices)), devices, strict=True):
-        instance = matches.instance[members]
-        shown = (timing.wait_ns[members] != UNKNOWN_NS) & ~lacking[instance]
-        shown &= "exposed_comm_ns" not in device.split.unknown
+    waits_for, lacking, waits = _waits_for(matches), _lacking(matches, clocks), list[ExposedWait]()
+    sizes = [len(own) + len(one.exposed[0]) for own, one in zip(matches.of_device, devices, strict=True)]
+    for first, end in _batches(sizes):
+        some, own = devices[first:end], matches.of_device[first:end]
+        count, member = [*map(len, own)], np.concatenate(own)
+        known = np.array(["exposed_comm_ns" not in device.split.unknown for device in some], np.bool_)
+        place, without = np.repeat(np.arange(len(some)), count), lacking[matches.instance[member]]
+        shown = (timing.wait_ns[member] != UNKNOWN_NS) & ~without & known[place]
         rows = _Members(
-            matches.start_ns[members],
-            matches.end_ns[members],
-            np.where(shown, timing.wait_ns[members], 0),
+            place,
+            matches.start_ns[member],
+            matches.end_ns[member],
+            np.where(shown, timing.wait_ns[member], 0),
             shown,
-            lacking[instance],
-            matches.index[members],
-            waits_for[members],
+            without,
+            matches.index[member],
+            waits_for[member],
         )
-        waits.append(_of_device(rows, device))
+        waits += _of_devices(rows, some)
     return tuple(waits)
+
+
+_AT_ONCE = 1 << 18
+"""Collectives and intervals of devices that are handled at once: more would take memory, fewer time."""
+
+
+def _batches(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first of some devices that are handled at once, and the one after the last."""
+    first, size = 0, 0
+    for number, own in enumerate(sizes):
+        if number > first and size + own > _AT_ONCE:
+            yield first, number
+            first, size = number, 0
+        size += own
+    if sizes:
+        yield first, len(sizes)
 
 
 def _lacking(matches: Matches, clocks: Clocks) -> NDArray[np.bool_]:
@@ -326,7 +342,7 @@ def waits_by_rank(matches: Matches, waits: Sequence[ExposedWait]) -> dict[int, f
         rank 2               ▒▒▒
     """
     length, (wait_ns, exposed) = matches.end_ns - matches.start_ns, np.zeros((2, len(matches.device)))
-    for own, wait in zip(by_device(matches.device, len(waits)), waits, strict=True):
+    for own, wait in zip(matches.of_device, waits, strict=True):
         wait_ns[own] = wait.calls.wait_ns[matches.index[own]]
         exposed[own] = wait.calls.exposed_ns[matches.index[own]]
     order = np.lexsort((-length, matches.instance))
@@ -353,8 +369,10 @@ def _sums_before(values: NDArray[np.float64], first: Int64) -> NDArray[np.float6
 
 
 class _Members(msgspec.Struct, frozen=True):
-    """One device's part in the matched collectives: an entry each."""
+    """The parts of some devices in the matched collectives, device by device: an entry each."""
 
+    place: Int64
+    """Number of the device."""
     start_ns: Int64
     end_ns: Int64
     wait_ns: Int64
@@ -364,64 +382,174 @@ class _Members(msgspec.Struct, frozen=True):
     waits_for: NDArray[np.int32]
 
 
-def _of_device(members: _Members, device: DeviceFigures) -> ExposedWait:
-    timeline = device.timeline
-    comm = np.flatnonzero(timeline.collective >= 0)
-    called = comm[members.index]
-    kinds = np.array([timeline.collectives[i].kind for i in timeline.collective[called].tolist()], object)
-    waiting, whole = _of_rows(members, timeline.step[called], device, np.ones(len(called), np.bool_))
-    by_kind = {
-        kind: _of_rows(members, timeline.step[called], device, kinds == kind)[1] for kind in sorted(set(kinds.tolist()))
-    }
-    calls = _calls(members, device, len(comm))
-    named = replace(calls, waits_for=calls.waits_for.copy())
-    named.waits_for[members.index[np.isin(kinds.astype(str), list(POINT_TO_POINT))]] = -1
-    waits_for = _waits_for_by_step(named, timeline.start_ns[comm], whole.wait_ns, timeline.windows)
-    return ExposedWait(whole.wait_ns, whole.known, whole.unmatched_ns, waiting, by_kind, calls, waits_for)
+class _Line(msgspec.Struct, frozen=True):
+    """Some devices one after the other on one axis of time, so that all of them are looked at in one go."""
+
+    begin_ns: Int64
+    """Where each device begins, and where the last ends."""
+    shift_ns: Int64
+    """What is added to the times of each device."""
+    exposed: IntervalSet
+    bounds_ns: Int64
+    """Bounds of the steps of each device."""
+    step: Int64
+    """Of each bound: which of the steps of all devices begins there, or -1."""
+
+    @classmethod
+    def of(cls, members: _Members, devices: Sequence[DeviceFigures], first: Int64) -> _Line:
+        """Lay out the devices; *first* is the index of each one's first member, and the number of all."""
+        spans = []
+        for device, low, high in zip(devices, first[:-1].tolist(), first[1:].tolist(), strict=True):
+            steps, (start, end), own = device.timeline.windows.bounds, device.exposed, slice(low, high)
+            edges = [steps[:1], steps[-1:], start[:1], end[-1:], members.start_ns[own], members.end_ns[own]]
+            times = np.concatenate(edges)
+            spans.append((int(times.min()), int(times.max())) if len(times) else (0, 0))
+        low_ns, high_ns = np.array(spans, np.int64).T
+        begin_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(high_ns - low_ns + 2)))
+        shift_ns = begin_ns[:-1] - low_ns
+        bounds, step, count = [device.timeline.windows.bounds for device in devices], [np.empty(0, np.int64)], 0
+        for windows in (device.timeline.windows for device in devices):
+            of_span = windows.step_of_span[: len(windows.bounds)]
+            step.append(np.where(of_span >= 0, of_span + count, -1))
+            count += len(windows)
+        return cls(
+            begin_ns,
+            shift_ns,
+            (
+                _joined([one.exposed[0] for one in devices], shift_ns),
+                _joined([d.exposed[1] for d in devices], shift_ns),
+            ),
+            _joined(bounds, shift_ns),
+            np.concatenate(step),
+        )
+
+    def by_step(self, when: IntervalSet) -> Int64:
+        """Return how much of a set is in each step, device by device."""
+        return np.diff(covered(when, self.bounds_ns))[self.step[:-1] >= 0]
+
+    def divided(self, when: IntervalSet) -> list[IntervalSet]:
+        """Return the part of each device of a set, at its own times."""
+        at = np.searchsorted(when[0], self.begin_ns)
+        return [
+            (when[0][first:end] - shift, when[1][first:end] - shift)
+            for (first, end), shift in zip(pairwise(at.tolist()), self.shift_ns.tolist(), strict=True)
+        ]
 
 
-def _of_rows(
-    members: _Members, step: NDArray[np.int32], device: DeviceFigures, rows: NDArray[np.bool_]
-) -> tuple[IntervalSet, WaitFigures]:
-    """Return when the collectives *rows* wait without compute, and their figures of each step."""
-    start, windows = members.start_ns[rows], device.timeline.windows
-    waiting = intersect(union(start, start + members.wait_ns[rows]), device.exposed)
-    lone = rows & members.lacking
-    wait_ns, unmatched_ns = windows.per_step(waiting), np.zeros(len(windows), np.int64)
-    if lone.any():
-        unmatched = subtract(intersect(union(members.start_ns[lone], members.end_ns[lone]), device.exposed), waiting)
-        unmatched_ns = windows.per_step(unmatched)
-    has_known = np.zeros(len(windows), np.bool_)
-    has_known[step[rows & members.known & (step >= 0)]] = True
-    # A collective that was launched in the step before may wait in this one.
-    has_known |= wait_ns > 0
-    if not holds((wait_ns <= device.split.figures["exposed_comm_ns"]).all(), "waiting is exposed communication"):
-        has_known[:] = False
-    return waiting, WaitFigures(wait_ns, has_known, unmatched_ns)
+def _joined(times: Sequence[Int64], shift_ns: Int64) -> Int64:
+    joined: Int64 = np.concatenate(times) + np.repeat(shift_ns, [len(own) for own in times])
+    return joined
 
 
-def _calls(members: _Members, device: DeviceFigures, count: int) -> CallWaits:
-    """Return the waits of the device's *count* collectives."""
-    wait_ns, exposed_ns = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-    waits_for = np.full(count, -1, np.int32)
+def _of_devices(members: _Members, devices: Sequence[DeviceFigures]) -> list[ExposedWait]:
+    first = np.searchsorted(members.place, np.arange(len(devices) + 1))
+    line = _Line.of(members, devices, first)
+    shift = line.shift_ns[members.place]
+    start, end, wait = members.start_ns + shift, members.end_ns + shift, members.wait_ns
+    steps = np.cumsum([0, *(len(device.timeline.windows) for device in devices)])
+    kinds, kind, of_device = _kinds_and_steps(members, devices, first)
+    step = np.where(of_device >= 0, steps[members.place] + of_device, -1)
+    most = np.concatenate([device.split.figures["exposed_comm_ns"] for device in devices])
+
+    def waiting_of(rows: NDArray[np.bool_]) -> tuple[IntervalSet, list[WaitFigures]]:
+        """Return when the collectives *rows* wait without compute, and their figures of each step."""
+        waiting = intersect(union(start[rows], (start + wait)[rows]), line.exposed)
+        lone = rows & members.lacking
+        wait_ns, unmatched_ns = line.by_step(waiting), np.zeros(len(most), np.int64)
+        if lone.any():
+            unmatched_ns = line.by_step(subtract(intersect(union(start[lone], end[lone]), line.exposed), waiting))
+        # A collective that was launched in the step before may wait in this one.
+        has_known = wait_ns > 0
+        has_known[step[rows & members.known & (step >= 0)]] = True
+        beyond = wait_ns > most
+        if not holds(not beyond.any(), "waiting is exposed communication"):
+            device = np.searchsorted(steps, np.flatnonzero(beyond), side="right") - 1
+            has_known[np.isin(np.searchsorted(steps, np.arange(len(most)), side="right") - 1, device)] = False
+        own = [slice(first, end) for first, end in pairwise(steps.tolist())]
+        return waiting, [WaitFigures(wait_ns[one], has_known[one], unmatched_ns[one]) for one in own]
+
+    waiting, whole = waiting_of(np.ones(len(start), np.bool_))
+    by_kind: list[dict[str, WaitFigures]] = [{} for _ in devices]
+    for number, name in enumerate(kinds):
+        rows = kind == number
+        _, figures = waiting_of(rows)
+        for place in unique(members.place[rows]).tolist():
+            by_kind[place][name] = figures[place]
+    exposed_ns = covered(line.exposed, start + wait) - covered(line.exposed, start)
+    calls = _calls(members, devices, exposed_ns)
+    named = members.known & ~np.isin(kind, [kinds.index(one) for one in POINT_TO_POINT if one in kinds])
+    waits_for = _waits_for_by_step(members, named, line, steps, start, exposed_ns, whole)
+    each = zip(whole, line.divided(waiting), by_kind, calls, waits_for, strict=True)
+    return [
+        ExposedWait(one.wait_ns, one.known, one.unmatched_ns, when, kinds_of, of_calls, ranks)
+        for one, when, kinds_of, of_calls, ranks in each
+    ]
+
+
+def _kinds_and_steps(
+    members: _Members, devices: Sequence[DeviceFigures], first: Int64
+) -> tuple[list[str], Int64, NDArray[np.int32]]:
+    """Return the kinds in order of their names, and of each member the number of its kind, and its step."""
+    kinds = sorted({collective.kind for device in devices for collective in device.timeline.collectives})
+    number = {kind: place for place, kind in enumerate(kinds)}
+    kind, step = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    for device, low, high in zip(devices, first[:-1].tolist(), first[1:].tolist(), strict=True):
+        timeline = device.timeline
+        called = np.flatnonzero(timeline.collective >= 0)[members.index[low:high]]
+        of_collectives = np.array([number[one.kind] for one in timeline.collectives], np.int64)
+        kind.append(of_collectives[timeline.collective[called]])
+        step.append(timeline.step[called])
+    return kinds, np.concatenate(kind), np.concatenate(step)
+
+
+def _calls(members: _Members, devices: Sequence[DeviceFigures], exposed_ns: Int64) -> list[CallWaits]:
+    """Return the waits of all collectives of each device.
+
+    Args:
+        exposed_ns: the part without compute of the wait of each member.
+    """
+    first = np.cumsum([0, *(int((device.timeline.collective >= 0).sum()) for device in devices)])
+    wait_ns, exposed = np.full((2, first[-1]), -1, np.int64)
+    waits_for = np.full(first[-1], -1, np.int32)
     known = members.known
-    start, wait, index = members.start_ns[known], members.wait_ns[known], members.index[known]
-    wait_ns[index] = wait
-    exposed_ns[index] = covered(device.exposed, start + wait) - covered(device.exposed, start)
+    index = (first[members.place] + members.index)[known]
+    wait_ns[index], exposed[index] = members.wait_ns[known], exposed_ns[known]
     waits_for[index] = members.waits_for[known]
-    return CallWaits(wait_ns, exposed_ns, waits_for)
+    return [CallWaits(wait_ns[a:b], exposed[a:b], waits_for[a:b]) for a, b in pairwise(first.tolist())]
 
 
-def _waits_for_by_step(calls: CallWaits, start: Int64, wait_ns: Int64, windows: Windows) -> NDArray[np.int32]:
-    """Return the rank that more than half of each step's exposed wait *wait_ns* was for, or -1."""
-    step = windows.step_at(start)
-    known = (calls.waits_for >= 0) & (step >= 0)
-    ranks, code = np.unique(calls.waits_for[known], return_inverse=True)
-    waits = np.zeros((len(wait_ns), len(ranks) + 1), np.int64)
-    np.add.at(waits, (step[known], code), calls.exposed_ns[known])
-    most = waits.argmax(axis=1)
-    stands_out = 2 * waits[np.arange(len(waits)), most] > wait_ns
-    return np.where(stands_out, np.append(ranks, -1)[most], -1).astype(np.int32)
+def _waits_for_by_step(
+    members: _Members,
+    chosen: NDArray[np.bool_],
+    line: _Line,
+    steps: Int64,
+    start: Int64,
+    exposed_ns: Int64,
+    whole: Sequence[WaitFigures],
+) -> list[NDArray[np.int32]]:
+    """Return for each device the rank that more than half of each step's exposed wait was for, or -1.
+
+    Args:
+        chosen: which members count.
+        steps: index of each device's first step, and the number of all.
+        start: of each member, on the line.
+        exposed_ns: the part of its wait without compute.
+    """
+    step = np.append(line.step, -1)[np.searchsorted(line.bounds_ns, start, side="right") - 1]
+    inside = chosen & (members.waits_for >= 0) & (step >= 0)
+    step, rank = step[inside], members.waits_for[inside].astype(np.int64)
+    found = np.full(steps[-1], -1, np.int32)
+    if len(step):
+        order = np.lexsort((rank, step))
+        step, rank, waited = step[order], rank[order], exposed_ns[inside][order]
+        fresh = np.flatnonzero(np.append(True, (np.diff(step) != 0) | (np.diff(rank) != 0)))
+        step, rank, waited = step[fresh], rank[fresh], np.add.reduceat(waited, fresh)
+        most = np.lexsort((rank, -waited, step))
+        most = most[np.append(True, np.diff(step[most]) != 0)]
+        wait_ns = np.concatenate([one.wait_ns for one in whole])
+        most = most[2 * waited[most] > wait_ns[step[most]]]
+        found[step[most]] = rank[most]
+    return [found[a:b] for a, b in pairwise(steps.tolist())]
 
 
 # Distribution of the transfer times of comparable collectives, and which of them were slow.
@@ -633,14 +761,15 @@ def alpha_beta(matches: Matches, timing: Timing) -> tuple[AlphaBeta, ...]:
     Only instances with known bytes and with all ranks recorded count: the transfer time of others is unknown.
     """
     usable = matches.complete & (matches.bytes > 0) & (timing.transfer_ns > 0) & (matches.size > 1)
-    fits = []
-    for kind, group in sorted(set(zip(matches.kind.tolist(), matches.group.tolist(), strict=True))):
-        instances = np.flatnonzero((matches.kind == kind) & (matches.group == group))
+    seconds, fits = timing.transfer_ns.astype(np.float64) * 1e-9, []
+    found: dict[tuple[str, int], list[int]] = {}
+    for number, pair in enumerate(zip(matches.kind.tolist(), matches.group.tolist(), strict=True)):
+        found.setdefault(pair, []).append(number)
+    for (kind, group), own in sorted(found.items()):
+        instances = np.array(own)
         good = instances[usable[instances]]
         ranks = int(matches.size[instances].max())
-        fits.append(
-            _fit(str(kind), int(group), ranks, matches.bytes[good], timing.transfer_ns[good].astype(np.float64) * 1e-9)
-        )
+        fits.append(_fit(str(kind), group, ranks, matches.bytes[good], seconds[good]))
     return tuple(fits)
 
 

@@ -267,9 +267,8 @@ class FindingContext(StepContext, frozen=True, dict=True):
         if not len(matches):
             return waits
         wait = np.maximum(self.across.timing.wait_ns, 0)
-        for number, own in enumerate(self.device_of_match.tolist()):
+        for own, members in zip(self.device_of_match.tolist(), matches.of_device, strict=True):
             if own >= 0:
-                members = matches.device == number
                 index = matches.index[members]
                 device, start = self.devices[own], matches.start_ns[members]
                 within = covered(device.exposed, start + wait[members]) - covered(device.exposed, start)
@@ -293,9 +292,8 @@ class FindingContext(StepContext, frozen=True, dict=True):
     def net_ns(self) -> Int64:
         """Per member of the matches, the exposed time without the wait for later ranks."""
         net = np.zeros(len(self.across.matches.device), np.int64)
-        for number, own in enumerate(self.device_of_match.tolist()):
+        for own, members in zip(self.device_of_match.tolist(), self.across.matches.of_device, strict=True):
             if own >= 0:
-                members = self.across.matches.device == number
                 net[members] = (exposures(self.devices[own]) - self.waits[own])[self.across.matches.index[members]]
         return net
 
@@ -308,7 +306,7 @@ class FindingContext(StepContext, frozen=True, dict=True):
         """Return the instance of each collective of one of ``devices``, or -1."""
         found = np.full(len(exposures(self.devices[device])), -1, np.int64)
         for number in np.flatnonzero(self.device_of_match == device).tolist():
-            members = self.across.matches.device == number
+            members = self.across.matches.of_device[number]
             found[self.across.matches.index[members]] = self.across.matches.instance[members]
         return found
 

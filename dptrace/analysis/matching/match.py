@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.calls import NO_STEP, Calls, Group, calls_of, unique_pairs
 from dptrace.analysis.matching.pairing import pair
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64, unique
+from dptrace.core.intervals import Int64, members, unique
 from dptrace.core.units import plural
 from dptrace.model.collectives import POINT_TO_POINT
 from dptrace.readers.trace import UNKNOWN_GROUP
@@ -75,11 +75,11 @@ def report_unmatched(
     """
     size = np.repeat(np.diff(first), np.diff(first))
     single = order[(size == 1) & _has_recorded_partner(calls, ranks)[order]]
-    alone = by_device(calls.device[single], len(ranks))
+    alone = members(calls.device[single], len(ranks))
     unmatched = tuple(calls.index[np.sort(single[at])] for at in alone)
     run_notes = (*_absent(calls, order, first, ranks, world_size), *_ambiguous(calls))
     notes: list[tuple[int, str]] = []
-    calls_of, taken = by_device(calls.device, len(ranks)), by_device(calls.device[order], len(ranks))
+    calls_of, taken = members(calls.device, len(ranks)), members(calls.device[order], len(ranks))
     number = np.repeat(np.arange(len(first) - 1), np.diff(first))
     step_index = np.maximum.reduceat(calls.step_index[order], first[:-1]) if len(order) else np.empty(0, np.int64)
     shared = _Shared.of(calls, order[first[:-1]], np.diff(first), step_index)
@@ -89,12 +89,6 @@ def report_unmatched(
             found += _lacking(calls, shared, time, calls_of[device], number[taken[device]], rank)
         notes += [(device, note) for note in found]
     return MatchingReport(unmatched, run_notes, tuple(notes))
-
-
-def by_device(device: NDArray[Any], count: int) -> list[NDArray[np.intp]]:
-    """Return the ascending indices of each of *count* devices; a single sort, fast for thousands of devices."""
-    order = np.argsort(device, kind="stable")
-    return np.split(order, np.searchsorted(device[order], np.arange(1, count))) if count else []
 
 
 def _has_recorded_partner(calls: Calls, ranks: Sequence[int]) -> NDArray[np.bool_]:
@@ -274,6 +268,11 @@ class Matches(msgspec.Struct, frozen=True, dict=True):
     def instance(self) -> Int64:
         """Instance of each member."""
         return np.repeat(np.arange(len(self)), np.diff(self.first))
+
+    @cached_property
+    def of_device(self) -> list[Int64]:
+        """The members of each device, ascending."""
+        return members(self.device, len(self.device_ids))
 
     @cached_property
     def messages(self) -> NDArray[np.bool_]:

@@ -669,12 +669,11 @@ def _add_transfers(
     matches, clocks = whole.cross_rank.matches, whole.cross_rank.clocks
     tasks = np.full(len(matches.device), -1, np.int64)
     start, end = matches.start_ns.copy(), matches.end_ns.copy()
-    of_device = members(matches.device, len(whole.timelines))
-    for number, own in enumerate(of_device):
+    for number, own in enumerate(matches.of_device):
         start[own] = clocks.align(number, matches.start_ns[own])
         end[own] = clocks.align(number, matches.end_ns[own])
     for timeline, number, (_, placed) in zip(run.timelines, numbers, place, strict=True):
-        own = of_device[number]
+        own = matches.of_device[number]
         tasks[own] = placed[timeline.kind == Kind.COMMUNICATION][matches.index[own]]
     partial = len(whole.ranks) < whole.world_size
     if of is None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dptrace.analysis.cross_rank import transfers
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, estimate
 from dptrace.analysis.cross_rank.transfers import (
     AlphaBeta,
@@ -27,6 +28,7 @@ from dptrace.analysis.cross_rank.transfers import (
 )
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.core.columns import same
 from dptrace.model.collectives import bus_factor
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Phase
@@ -300,6 +302,17 @@ def test_waits_are_those_counted_nanosecond_by_nanosecond(job: Job) -> None:
             assert [step.unmatched for step in expected] == figures.unmatched_ns.tolist()
             assert [step.known for step in expected] == figures.known.tolist()
         assert {call.kind for call in job.calls if rank in call.spans} == set(found.by_kind)
+
+
+def test_ranks_looked_at_together_wait_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of ranks are looked at in batches; calls and steps of two ranks overlap, and one call lacks a rank."""
+    first = ExposedWaitCall("all_reduce", {0: (8, 30), 1: (20, 31)})
+    job = Job((first, ExposedWaitCall("all_reduce", {1: (32, 35)})), (((5, 9),), ()), ((5, 25, 38), (5, 30, 38)))
+    together = waits_of(*job.devices())
+    monkeypatch.setattr(transfers, "_AT_ONCE", 1)
+
+    assert [10, 0] == together[0].wait_ns.tolist()
+    assert same(together, waits_of(*job.devices()))
 
 
 @pytest.mark.heavy
