@@ -33,8 +33,11 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
 
 
 def union_all(sets: Sequence[IntervalSet]) -> IntervalSet:
-    """Return the union of one or more sets of intervals."""
-    return union(np.concatenate([s for s, _ in sets]), np.concatenate([e for _, e in sets]))
+    """Return the union of sets of intervals."""
+    some = [one for one in sets if len(one[0])]
+    if len(some) < 2:
+        return some[0] if some else EMPTY
+    return union(np.concatenate([s for s, _ in some]), np.concatenate([e for _, e in some]))
 
 
 def covered(intervals: IntervalSet, times: NDArray[Any]) -> NDArray[Any]:
@@ -82,6 +85,10 @@ def intersect(a: IntervalSet, b: IntervalSet) -> IntervalSet:
     """Return the intersection of two sets."""
     if not len(a[0]) or not len(b[0]):
         return EMPTY
+    if len(b[0]) == 1:  # a window, as of all steps
+        starts, ends = np.maximum(a[0], b[0]), np.minimum(a[1], b[1])
+        kept = starts < ends
+        return starts[kept], ends[kept]
     return _both(a, b, 2)
 
 

@@ -69,7 +69,10 @@ def phase_labels(timeline: Timeline, busy: Segments, names: Mapping[str, int]) -
         names: numbers the names, in the order of their first use.
     """
     plain, actions = _spans(busy, timeline.windows.wall_by_step), timeline.actions
-    kept = np.ones(len(plain.part), bool) if not len(actions) else ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
+    if not len(actions):
+        unnamed = np.zeros(len(plain.part), np.int32)
+        return PhaseLabels(Segments(plain.start_ns, plain.end_ns, plain.part, unnamed), np.zeros(1, np.int64))
+    kept = ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
     several = len(set(actions.stage.tolist())) > 1
     texts = [
         f"{stage if several else ''}{Action(kind).name}{batch}"
@@ -355,9 +358,10 @@ class Axis:
         first, last = self.recorded(0, self.length_ns)
         return (start < last) & (end > first)
 
-    def drawn(self, timeline: Timeline, kind: Kind) -> NDArray[np.intp]:
-        """Return the indices of a timeline's intervals of a kind that the chart shows."""
-        return np.flatnonzero(self.inside(timeline.start_ns, timeline.end_ns) & (timeline.kind == kind))
+    def drawn(self, timeline: Timeline) -> dict[Kind, NDArray[np.intp]]:
+        """Return the indices of a timeline's intervals of each kind that the chart shows."""
+        inside = self.inside(timeline.start_ns, timeline.end_ns)
+        return {kind: np.flatnonzero(inside & (timeline.kind == kind)) for kind in Kind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +458,7 @@ def _lanes(
     part_intervals = part_intervals_of(timeline)
     parts, exposed = with_waiting_parts(partition(timeline, part_intervals), wait, WAITING), exposure(timeline)
     pieces = with_waiting_pieces(_as_categories(exposed), timeline, wait.calls, WAITING)
-    kinds = {kind: axis.drawn(timeline, kind) for kind in Kind}
+    kinds, busy = axis.drawn(timeline), _busy(parts)
 
     def recorded(role: Role, kind: Kind, category: NDArray[np.uint8]) -> Lane:
         index = kinds[kind]
@@ -464,8 +468,8 @@ def _lanes(
 
     memory = np.full(len(timeline), Part.EXPOSED_MEMORY, np.uint8)
     entry = _entries(timeline, calls, kinds[Kind.COMMUNICATION], collectives)
-    phases = _phases(track, _busy(parts), timeline, wait.calls, axis)
-    labels = phase_labels(timeline, _busy(parts), names)
+    phases = _phases(track, busy, timeline, wait.calls, axis)
+    labels = phase_labels(timeline, busy, names)
     stretches = _drawn(track, Role.PHASE_LABELS, labels.spans, axis, labels.name)
     return [
         phases,

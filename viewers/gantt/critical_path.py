@@ -118,8 +118,7 @@ def _numbered(run: Run, path: CriticalPath) -> list[tuple[int | None, Timeline]]
 def _positions(timeline: Timeline, axis: Axis) -> Int64:
     """Return each interval's position in the lane of its kind, or -1."""
     positions = np.full(len(timeline), -1, np.int64)
-    for kind in Kind:
-        drawn = axis.drawn(timeline, kind)
+    for drawn in axis.drawn(timeline).values():
         positions[drawn] = np.arange(len(drawn))
     return positions
 
@@ -152,5 +151,5 @@ def _slack(run: Run, chart: Chart, path: CriticalPath) -> Int64:
             at = _kept(path.timelines[number], timeline)[of_step]
             value = np.where(slack < FREE >> 1, slack + 2, UNLIMITED)
             packed[at[at >= 0]] = value[at >= 0]
-        columns += [packed[axis.drawn(timeline, kind)] for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.MEMORY)]
+        columns += [packed[index] for index in axis.drawn(timeline).values()]
     return np.concatenate(columns)

@@ -224,7 +224,7 @@ def _position(run: Run, chart: Chart, track: int, index: int) -> int | None:
     """Return the position in a track's lane of collectives of the call that is *index* among its device's calls."""
     timeline = run.timelines[track]
     calls = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
-    drawn = chart.axes[track].drawn(timeline, Kind.COMMUNICATION)
+    drawn = chart.axes[track].drawn(timeline)[Kind.COMMUNICATION]
     place = int(np.searchsorted(drawn, calls[index]))
     return place if place < len(drawn) and drawn[place] == calls[index] else None
 

@@ -214,7 +214,8 @@ def _calls_data(
 
 def _drawn(timeline: Timeline, calls: HostCalls, axis: Axis) -> Int64:
     """Return the places of a GPU's drawn intervals in the columns ``device_…``, or -1."""
-    drawn = np.concatenate([axis.drawn(timeline, kind) for kind in KINDS])
+    of_kind = axis.drawn(timeline)
+    drawn = np.concatenate([of_kind[kind] for kind in KINDS])
     places: Int64 = calls.device_index(timeline)[drawn]
     return places
 

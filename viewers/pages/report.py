@@ -29,6 +29,10 @@ from dptrace.viewers.views.steps import MAX_BARS
 MAX_REPORT_INTERVALS = 1_000_000
 MAX_CHARACTERS = 9_500_000
 """Limits of the interactive chart of a report, in intervals and characters, so that the file stays below 10 MB."""
+_LIKELY = 8
+"""Intervals of a chart for each of its run's, at most as a rule."""
+_UNLIKELY = 1.2
+"""How far beyond that the chart of all ranks seems to be, where it is not made to see whether it is."""
 TALLEST = 2_000
 """Height in pixels of the chart's rows from which they scroll within the chart."""
 
@@ -75,8 +79,7 @@ def document(run: Run) -> str:
     above += Markup('<div class="cover">{}</div>\n').format(_facts(run, "cover-") + _definitions("cover-"))
     head = drawn_headline(run)
     head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if run.timelines else ())))
-    # A chart has more intervals than its run.
-    gantt_chart = chart(run) if run.timelines and intervals <= MAX_REPORT_INTERVALS else None
+    gantt_chart = chart(run) if run.timelines and _may_fit(run, intervals) else None
     if gantt_chart is not None and len(gantt_chart) <= MAX_REPORT_INTERVALS:
         styles, page_data = section_styles(), _chart(run, gantt_chart)
         host = host_data(run, gantt_chart)
@@ -87,6 +90,17 @@ def document(run: Run) -> str:
                 return page
     picture = sections([_still(run, intervals)] if run.timelines else [])
     return section_page(head, above + picture + below)
+
+
+def _may_fit(run: Run, intervals: int) -> bool:
+    """Return whether a page may hold the chart of a run, as far as that of some ranks tells, which is soon made."""
+    if intervals > MAX_REPORT_INTERVALS:  # a chart has more intervals than its run
+        return False
+    some = run if intervals <= MAX_REPORT_INTERVALS // _LIKELY else fitting(run, MAX_BARS)
+    if some is run:
+        return True
+    drawn = len(chart(some)) / max(1, sum(map(len, some.timelines)))
+    return intervals * drawn <= _UNLIKELY * MAX_REPORT_INTERVALS
 
 
 _HINT = Markup('<p class="hint">The wheel scrolls the page; with Ctrl it zooms the chart.</p>\n')

@@ -156,15 +156,17 @@ def call_names(timelines: Sequence[Timeline], matches: Matches, names: Sequence[
     counts = [int((timeline.collective >= 0).sum()) for timeline in timelines]
     first = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     shared[first[matches.device] + matches.index] = np.array(names, object)[matches.instance]
-    found = []
+    found, known = [], dict[tuple[int, str], str]()
     for number, timeline in enumerate(timelines):
         for call, bucket in bucket_numbers(timeline).items():
             shared[first[number] + call] = shared[first[number] + call] or f"bucket {bucket}"
-        calls = timeline.collective[timeline.collective >= 0].tolist()
-        own = shared[first[number] : first[number + 1]].tolist()
-        # Few of many calls differ.
-        known = {pair: short_name(timeline.collectives[pair[0]], pair[1]) for pair in set(zip(calls, own, strict=True))}
-        found.append(tuple(known[pair] for pair in zip(calls, own, strict=True)))
+        calls = [timeline.collectives[call] for call in timeline.collective[timeline.collective >= 0].tolist()]
+        # Few of many calls differ, and those of several ranks that are alike are one object.
+        pairs = list(zip(map(id, calls), shared[first[number] : first[number + 1]].tolist(), strict=True))
+        for pair, call in dict(zip(pairs, calls, strict=True)).items():
+            if pair not in known:
+                known[pair] = short_name(call, pair[1])
+        found.append(tuple(map(known.__getitem__, pairs)))
     return tuple(found)
 
 
@@ -174,10 +176,12 @@ def bucket_numbers(timeline: Timeline) -> dict[int, int]:
     DDP launches the all-reduces of its buckets in their order, once per backward pass. They are numbered where a step
     shows a single pass: sizes that repeat may be several, and steps of other sizes than most may lack some.
     """
+    if not timeline.uses_ddp:
+        return {}
     comm = np.flatnonzero(timeline.collective >= 0)
     calls = [timeline.collectives[call] for call in timeline.collective[comm].tolist()]
     passes: dict[tuple[int, str], list[int]] = {}
-    steps = timeline.step[comm].tolist() if timeline.uses_ddp else []
+    steps = timeline.step[comm].tolist()
     for call, step in sorted(enumerate(steps), key=lambda pair: int(timeline.launch_ns[comm[pair[0]]])):
         what = calls[call]
         if step >= 0 and what.gradients and what.kind == "all_reduce" and not what.label:

@@ -530,7 +530,7 @@ def launch_figures(timeline: Timeline, recorded: OperatorCalls | None = None) ->
     delay, depth = np.maximum(start - launch, 0), queue_depth(launch, start)
     figures = LaunchFigures(timeline.rank, 0, None, None, None, None, None)
     if not timeline.on_cpu and len(launch):
-        times = [float(np.quantile(values, share)) for values in (delay, depth) for share in (0.5, 0.95)]
+        times = [share for values in (delay, depth) for share in np.quantile(values, (0.5, 0.95)).tolist()]
         empty = round(float((depth == 0).mean()), 6)
         figures = LaunchFigures(timeline.rank, len(launch), times[0], times[1], times[2], times[3], empty)
     return figures if recorded is None or timeline.on_cpu else _with_calls(figures, timeline, recorded)

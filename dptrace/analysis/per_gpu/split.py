@@ -409,14 +409,19 @@ _LONG_NS = 50_000
 class Idle(msgspec.Struct, frozen=True):
     """Idle time of one device by cause."""
 
-    causes: dict[str, Int64]
-    """By the names in CAUSES: ns in each step; the causes add up to the step's idle time exactly."""
+    windows: Windows
+    """The steps."""
     idle: IntervalSet
     """All idle time from the first step to the last."""
     sets: dict[str, IntervalSet]
     """The idle time of each cause, by the names in CAUSES."""
     host_gaps: IntervalSet
     """The gaps that ended with work which the host launched late, as far as they are long enough to look at."""
+
+    @property
+    def causes(self) -> dict[str, Int64]:
+        """By the names in CAUSES: ns in each step; the causes add up to the step's idle time exactly."""
+        return {name: self.windows.per_step(part) for name, part in self.sets.items()}
 
 
 def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Idle:
@@ -430,7 +435,7 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     gaps = subtract(windows.recorded, union_all(part_intervals))
     if CAUSES[0] in unknown_figures(timeline.lacks):
         sets = dict.fromkeys(CAUSES, EMPTY) | {"unexplained_ns": gaps}
-        return Idle({name: windows.per_step(part) for name, part in sets.items()}, gaps, sets, EMPTY)
+        return Idle(windows, gaps, sets, EMPTY)
     launched = _launched(timeline, gaps)
     host_gaps = _select((gaps[0], launched), launched > gaps[0])
     after = _select((launched, gaps[1]), launched < gaps[1])
@@ -456,8 +461,7 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     sets |= {cause.name: intersect(rest, timeline.host.intervals(*cause.host_causes)) for cause in told}
     sets["host_bound_ns"] = subtract(rest, union_all([sets[cause.name] for cause in told]))
     sets = {name: sets[name] for name in CAUSES}
-    causes = {name: windows.per_step(part) for name, part in sets.items()}
-    return Idle(causes, gaps, sets, _select(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS))
+    return Idle(windows, gaps, sets, _select(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS))
 
 
 def _bubble(timeline: Timeline, host: IntervalSet, late: IntervalSet) -> IntervalSet:

@@ -331,7 +331,7 @@ def test_launches_are_those_of_the_timeline(path: str) -> None:
     drawn, calls, timeline = chart(run), track_data_calls_of(run), run.timelines[0]
     data = track_data(timeline, calls, drawn.axes[0], ALL)
     launches = {key: unpack(column) for key, column in data["launches"].items()}
-    index = np.concatenate([drawn.axes[0].drawn(timeline, kind) for kind in KINDS])
+    index = np.concatenate([drawn.axes[0].drawn(timeline)[kind] for kind in KINDS])
     known = timeline.launch_ns[index] != UNKNOWN
     starts = sums(launches["start"]) + drawn.origin_ns
     assert timeline.launch_ns[index][known].tolist() == starts[known].tolist()

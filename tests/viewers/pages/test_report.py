@@ -11,6 +11,7 @@ from markupsafe import escape
 import dptrace
 from dptrace.replay.findings import findings_of
 from dptrace.run.run import Run
+from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.page import document as gantt
 from dptrace.viewers.pages import report
 from dptrace.viewers.pages.report import document
@@ -103,12 +104,20 @@ def test_of_many_ranks_the_picture_has_the_notable_ones(monkeypatch: pytest.Monk
 def test_of_a_hundred_ranks_the_picture_has_the_notable_ones_however_short_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Thousands of rows are no picture; with as many as there are bars, all are drawn."""
-    monkeypatch.setattr(report, "MAX_REPORT_INTERVALS", 10)
-    many, few = (document(late_run(*[30] * ranks)).partition('id="view-gantt"')[2] for ranks in (97, 96))
+    """Thousands of rows are no picture, and their chart is not made; with as many as there are bars, all are drawn."""
+    charts, runs = list[int](), [late_run(*[30] * ranks) for ranks in (97, 96)]
+    monkeypatch.setattr(report, "MAX_REPORT_INTERVALS", sum(map(len, runs[0].timelines)))
+
+    def counted(run: Run) -> Chart:
+        charts.append(len(run.timelines))
+        return chart(run)
+
+    monkeypatch.setattr(report, "chart", counted)
+    many, few = (document(run).partition('id="view-gantt"')[2] for run in runs)
 
     assert "32 of 97 ranks" in many
     assert "96 ranks" not in few
+    assert [32, 96] == charts
 
 
 @pytest.mark.slow

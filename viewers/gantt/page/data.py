@@ -250,16 +250,15 @@ def details(run: Run, chart: Chart) -> dict[str, Any]:
     return page_data
 
 
-def _shown(run: Run, chart: Chart, kind: Kind) -> list[Any]:
-    return [axis.drawn(timeline, kind) for axis, timeline in zip(chart.axes, run.timelines, strict=True)]
+def _shown(run: Run, chart: Chart) -> list[dict[Kind, NDArray[np.intp]]]:
+    return [axis.drawn(timeline) for axis, timeline in zip(chart.axes, run.timelines, strict=True)]
 
 
 def _launch_delays(run: Run, chart: Chart) -> Int64:
     """Return the ns from launch to start plus 1 (0: unknown) of kernels, collectives and copies, track by track."""
-    kinds = [_shown(run, chart, kind) for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.MEMORY)]
     delays = [np.zeros(0, np.int64)]
-    for timeline, *shown in zip(run.timelines, *kinds, strict=True):
-        for index in shown:
+    for timeline, shown in zip(run.timelines, _shown(run, chart), strict=True):
+        for index in shown.values():
             launch, start = timeline.launch_ns[index], timeline.start_ns[index]
             known = (launch != UNKNOWN) & (launch <= start)
             delays.append(np.where(known, start - launch + 1, 0))
@@ -272,14 +271,13 @@ def _members(cross_rank: CrossRankAnalysis, run: Run, chart: Chart) -> dict[str,
     ``within`` is the clocks' uncertainty plus 1 of a lateness that does not exceed it.
     """
     matches, timing = cross_rank.matches, cross_rank.timing
-    known = [np.zeros((4, 0), np.int64)]
-    for device, (timeline, shown) in enumerate(zip(run.timelines, _shown(run, chart, Kind.COMMUNICATION), strict=True)):
+    known, drawn = [np.zeros((4, 0), np.int64)], [shown[Kind.COMMUNICATION] for shown in _shown(run, chart)]
+    for own, timeline, shown in zip(matches.of_device, run.timelines, drawn, strict=True):
         comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
-        mask = matches.device == device
         columns = np.zeros((4, len(comm)), np.int64)
-        late = np.where(timing.late_known[mask], timing.late_ns[mask] + 1, 0)
-        within = np.where(timing.late_known[mask], 0, timing.unsure_ns[mask] + 1)
-        columns[:, matches.index[mask]] = matches.instance[mask] + 1, timing.wait_ns[mask] + 1, late, within
+        late = np.where(timing.late_known[own], timing.late_ns[own] + 1, 0)
+        within = np.where(timing.late_known[own], 0, timing.unsure_ns[own] + 1)
+        columns[:, matches.index[own]] = matches.instance[own] + 1, timing.wait_ns[own] + 1, late, within
         known.append(columns[:, np.searchsorted(comm, shown)])
     instance, wait, late, within = np.concatenate(known, axis=1)
     return {
