@@ -161,7 +161,9 @@ def measured(folder: Path, verbs: list[str], cache: Path | None) -> Iterator[tup
 def _run(verb: str, folder: Path, out: str, cache: Path) -> tuple[int, int]:
     """Run a verb in the folder *out*; return its exit status and the peak memory of its largest process in KiB."""
     command = [sys.executable, "-m", "dptrace", *VERBS[verb].format(folder=folder).split(), str(folder)]
-    environment = {**os.environ, "DPTRACE_CACHE": str(cache)}
+    # From bytecode, as an installed dptrace runs.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"DPTRACE_CACHE": str(cache), "PYTHONPYCACHEPREFIX": f"{out}/bytecode"}
     with (
         open(f"{out}/{verb}.output", "wb") as output,
         subprocess.Popen(
