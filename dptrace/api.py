@@ -175,7 +175,7 @@ def compare(before: RunData | Sequence[RunData], after: RunData | Sequence[RunDa
     """
     from dptrace.comparison.compare import compare
 
-    return compare(before, after)
+    return compare(_all_opened(before), _all_opened(after))
 
 
 @speaks_python()
@@ -193,8 +193,9 @@ def save_baseline(path: str | PathLike[str], runs: RunData | Sequence[RunData], 
     from dptrace.comparison import baseline
     from dptrace.core.files import check_output
 
+    recordings = _all_opened(runs)
     check_output(Path(path), force)
-    baseline.save(Path(path), [runs] if isinstance(runs, RunData) else list(runs))
+    baseline.save(Path(path), recordings)
     return Path(path)
 
 
@@ -209,7 +210,7 @@ def open_baseline(path: str | PathLike[str]) -> list[RunData]:
     return [*baseline.read(Path(path)).runs(Path(path))]
 
 
-def history(runs: Sequence[RunData]) -> History:
+def history(runs: RunData | Sequence[RunData]) -> History:
     """Put runs in the order of time, and find from which run on a step or a part of it has another level.
 
     Runs of different scripts or modes, models, GPUs or numbers of ranks are series of their own.
@@ -218,11 +219,11 @@ def history(runs: Sequence[RunData]) -> History:
         runs: the runs, also of :func:`dptrace.open_baseline`; ``figures_only`` suffices for them.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or one of them is a path.
     """
     from dptrace.comparison.history import history
 
-    return history(runs)
+    return history(_all_opened(runs))
 
 
 @speaks_python(kernel="kernels")
@@ -259,6 +260,7 @@ def whatif(run: RunData, **options: Unpack[Options]) -> WhatIf:
         UsageError: a factor is not above 0, no kernel matches, or a rank is not in the run.
         DptraceError: a file can't be read again, or the run was opened with ``figures_only``.
     """
+    _opened(run)
     return replay_with(run, options)
 
 
@@ -307,6 +309,7 @@ def critical_path(run: RunData, step: str | int | None = None, all_ranks: bool =
     from dptrace.replay.critical_path import critical_path
     from dptrace.replay.whatif import replay_of, replay_of_some
 
+    _opened(run)
     return critical_path(replay_of(run) if all_ranks else replay_of_some(run), step)
 
 
@@ -334,8 +337,17 @@ def show(
 
 
 def _opened(run: object) -> None:
+    """Raise an error for anything but a run: most often, a path."""
     if not isinstance(run, RunData):
         raise UsageError(f"{run!r:.80}: is no run; open the path first: dptrace.open(path).")
+
+
+def _all_opened(runs: object) -> list[RunData]:
+    """Return one run or several as a list, after the same check of each."""
+    several: list[Any] = list(runs) if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
+    for run in several:
+        _opened(run)
+    return several
 
 
 def figure(run: RunData, *, every_rank: bool = False) -> Column:
@@ -402,6 +414,7 @@ def export_trace(run: RunData, path: str | PathLike[str], *, align: bool = True,
     from dptrace.core.files import check_output, refuse_overwriting
     from dptrace.export.formats import format_of, write_trace
 
+    _opened(run)
     target = Path(path)
     suffix = format_of(target)
     check_output(target, force)
@@ -459,6 +472,7 @@ def hta_analysis(run: RunData, include_last_profiler_step: bool = False) -> Any:
     """
     from dptrace.hta.trace_analysis import hta_of
 
+    _opened(run)
     return hta_of(run, include_last_profiler_step)
 
 
@@ -495,8 +509,7 @@ def advise(run: RunData | None = None, **description: Any) -> Advice:
             raise UsageError(f"{min(description)} describes a training; a recorded run describes itself.")
         from dptrace.replay.advice import recorded_advice
 
-        if isinstance(run, str | PathLike):
-            raise UsageError(f"{run}: is a path; open it first: dptrace.advise(dptrace.open(path)).")
+        _opened(run)
         return Advice(recorded_advice(run))
     from dptrace.model.planning.reports import advice_report
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pandas as pd
 import pytest
@@ -223,16 +223,25 @@ def test_a_comparison_takes_runs() -> None:
     """The message for a path says how a run is opened; it does not take the path's letters for recordings."""
     run, path = Run("x", ()), TRACES / "naive_cpu_2ranks"
 
-    for before, after in ((str(path), run), (run, path), ([run, path], run)):
+    for before, after in ((str(path), run), (run, path), ([run, path], run), (run, 3)):
         with pytest.raises(dptrace.UsageError, match=r"dptrace\.open"):
             dptrace.compare(before, after)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("draw", [dptrace.figure, dptrace.figure_svg, dptrace.show])
-def test_pictures_take_runs(draw: Callable[[str], object]) -> None:
-    """The message for a path says how a run is opened."""
+@pytest.mark.parametrize("wrong", [str(TRACES / "naive_cpu_2ranks"), 3])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(dptrace.figure, dptrace.figure_svg, dptrace.show, dptrace.critical_path, dptrace.whatif, dptrace.history),
+        *(dptrace.advise, dptrace.hta_analysis),
+        lambda run: dptrace.export_trace(run, "all.json"),
+        lambda run: dptrace.save_baseline("all.json", run),
+    ],
+)
+def test_functions_take_runs(call: Callable[[Any], object], wrong: object) -> None:
+    """The message for a path, or for anything else, says how a run is opened."""
     with pytest.raises(dptrace.UsageError, match=r"dptrace\.open"):
-        draw(str(TRACES / "naive_cpu_2ranks"))
+        call(wrong)
 
 
 def test_a_run_equals_itself_by_any_path() -> None:
@@ -242,6 +251,11 @@ def test_a_run_equals_itself_by_any_path() -> None:
 
     assert run == same
     assert hash(run) == hash(same)
+    assert (
+        dptrace.compare(run, same)
+        == dptrace.compare(same, run)
+        != dptrace.compare([run], dptrace.Run("x", run.timelines))
+    )
 
 
 def test_a_trace_is_exported_once(tmp_path: Path) -> None:

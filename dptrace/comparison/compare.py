@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
-from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dptrace.analysis.findings.evidence import Straggler
@@ -301,7 +300,7 @@ def compare(
         every_step: keep outlier steps.
         with_kernels: compare kernels, which takes longest.
     """
-    before, after = _recordings(a), _recordings(b)
+    before, after = ((side,) if isinstance(side, Run) else tuple(side) for side in (a, b))
     _check(before, after)
     sides = make_sides(before, after, every_step)
     changes = figure_changes(sides)
@@ -340,13 +339,6 @@ def _compute_known(sides: Sides) -> bool:
     samples = (*sides.a.samples, *sides.b.samples)
     lacks = {premise for sample in samples for device in sample.devices for premise in device.split.lacks}
     return not lacks & {RECORDS, LENGTHS}
-
-
-def _recordings(side: Run | Sequence[Run]) -> tuple[Run, ...]:
-    runs = (side,) if isinstance(side, Run | str | PathLike) else tuple(side)
-    if any(isinstance(run, str | PathLike) for run in runs):
-        raise UsageError("A comparison takes runs: open each path with dptrace.open(path) first.")
-    return runs
 
 
 def _check(before: Sequence[Run], after: Sequence[Run]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -117,19 +117,19 @@ def refuse_copies(runs: Sequence[Run]) -> None:
 
 @dataclass(frozen=True)
 class RunSample:
-    """One of the two runs: some of its GPUs, with the same steps for each."""
+    """One of the two runs: some of its GPUs, with the same steps for each; run, GPUs and steps tell two apart."""
 
     run: Run
     device_ids: tuple[DeviceId, ...]
-    devices: tuple[DeviceFigures, ...]
+    devices: tuple[DeviceFigures, ...] = field(compare=False)
     """In the order of ``device_ids``."""
     steps: tuple[str, ...]
     left_out: tuple[tuple[str, int], ...]
     """Outlier steps, with their wall time in ns."""
-    step_index: Int64
+    step_index: Int64 = field(compare=False)
     """Index of each step in each device's own steps: devices by steps."""
     notes: tuple[str, ...]
-    place: Int64
+    place: Int64 = field(compare=False)
     """Number of each step among those that all devices have, also counting outliers."""
     signatures: tuple[Signature, ...]
     """What each step does."""
