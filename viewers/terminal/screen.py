@@ -262,7 +262,7 @@ def _ranks(run: Run, most: int) -> Fitting:
     names = [name for name in known if any(mean[name] is None or (mean[name] or 0) > least for mean in means)]
     heads = (_HEADS.get(name, name.removesuffix("_ns")) for name in names)
     columns = (("rank", True), *((head, False) for head in heads), ("step ms", False), ("", True))
-    table = Fitting("", columns, ("memory", "incomplete", "other", "optimizer", "forward", "backward"))
+    table = Fitting("", columns, ("memory", "of it incomplete", "other", "optimizer", "forward", "backward"))
     for one, mean in zip(shown, means, strict=True):
         cells = (wait_cell(mean[name]) for name in (*names, "wall_ns"))
         timeline, why = run.timelines[one.index], one.why.partition(", ")[0]
@@ -275,8 +275,8 @@ def _ranks(run: Run, most: int) -> Fitting:
 
 _HEADS = {
     "exposed_comm_ns": "exposed",
-    "exposed_wait_ns": "waiting",
-    "exposed_unmatched_ns": "incomplete",
+    "exposed_wait_ns": "of it waiting",
+    "exposed_unmatched_ns": "of it incomplete",
     "exposed_memory_ns": "memory",
 }
 _END = re.compile(
