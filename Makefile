@@ -8,8 +8,7 @@ GPUS ?= 2
 BIN := $(VENV)/bin
 CONSTRAINTS ?= tests/constraints.txt
 PARALLEL := --dist=loadfile --no-loadscope-reorder --numprocesses
-# Python compiles what is used when it is first used: pip would compile all of torch.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 # Tests start hundreds of processes: compiled files, also pytest's, take a third off each start.
 export PYTHONDONTWRITEBYTECODE :=
