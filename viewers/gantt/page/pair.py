@@ -148,7 +148,7 @@ def paired_scene(*pairs: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
         is_step = name not in LETTERS
         whose = name if is_step else f"step{'s' if len(one.names) > 1 else ''} of {name}"
         page_data["layout"]["strips"][number]["label"] = whose
-        if len(strip["tracks"]) > 1:
+        if len(strip["tracks"]) > 1 and not is_step:
             page_data["why"] |= {first + track: why for track, why in rank_reasons(one.run, charts[number]).items()}
         _add_gaps(page_data["gaps"], pair, which, charts[number], first)
         label = name if is_step else f"{name} · {_group_name(one)}"
@@ -165,6 +165,7 @@ def _freed(pair: AlignedSteps, number: int, pairs: int) -> list[dict[str, Any]]:
     return [
         {"strip": number * f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share}
         | {"certain": f.certain}
+        | ({} if f.run else {"who": pair.names[1]})
         for f in pair.time_saved()
         if f.run or pairs == 1
     ]

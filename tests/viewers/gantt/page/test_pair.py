@@ -138,7 +138,7 @@ def test_the_scene_names_the_runs() -> None:
     assert [("A · naive", [0]), ("B · inter", [1, 2])] == [(g["label"], g["tracks"]) for g in data["groups"]]
     assert aligned.slots_ns.tolist() == data["slots"]
     assert data["end"] == data["slots"][-1]
-    assert {0} == {one["strip"] for one in data["freed"]}
+    assert {(0, "B")} == {(one["strip"], one["who"]) for one in data["freed"]}
     assert all(one["ns"] < 0 for one in data["freed"])
     assert np.mean([one["ns"] for one in data["freed"]]) == pytest.approx(aligned.saved_ns())
     assert [one.mean_ns.tolist() for one in aligned.runs] == [strip["ns"] for strip in data["strips"]]
@@ -401,7 +401,7 @@ def test_waits_of_a_step_are_bounds_only_where_it_lacks_a_rank(browser: Browser,
 def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) -> None:
     """Each chosen step begins at 0 and has its own figures; a button leads to the whole run, as does a link to steps
     that do not exist."""
-    run, path = job(5), tmp_path / "page.html"
+    run, path = job(5, first=0.5, noise=0.1), tmp_path / "page.html"
     path.write_text(document(run), encoding="utf-8")
     with open_page(browser, path) as (page, errors):
         settle(page)
@@ -415,6 +415,9 @@ def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) ->
         assert ["step 4", "step 4", "step 6", "step 6"] == [label for label, _ in tracks]
         assert [0, 0] == [min(begin for label, begin in tracks if label == step) for step in ("step 4", "step 6")]
         assert {("step 4", "step 6")} == groups_of_kernels(page)
+        (longer,) = page.evaluate("dptrace.scene.freed")
+        assert (0, "step 6") == (longer["strip"], longer["who"])
+        assert {} == page.evaluate("dptrace.scene.why")
         page.locator("#find").fill("aten::cat")
         page.locator("#card", has_text="not on a page that compares").wait_for()
         page.locator("#find").fill("")

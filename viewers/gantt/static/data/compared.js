@@ -66,10 +66,10 @@ export function compareSteps(scene, columns, text) {
   const tracks = places.map((place, track) => trackOf(scene, place, chosen[numbers.findIndex((own) => own.includes(track))]));
   const shown = {
     ...scene, end, tracks, lanes, slots: [0, end], compared: { steps, keys },
-    ...{ details: null, host: undefined, memory: undefined, path: undefined, findings: [], orders: [], few: fewOf(scene, places), why: whyOf(scene, places), gaps: gapsOf(scene, places) },
+    ...{ details: null, host: undefined, memory: undefined, path: undefined, findings: [], orders: [], few: fewOf(scene, places), why: {}, gaps: gapsOf(scene, places) },
     strips: chosen.map(({ label, ns }, i) => ({ tracks: numbers[i], names: [label], title: label, ns: [ns], bounds: [0, lengths[i]], ends: [lengths[i]] })),
     groups: chosen.map(({ label }, i) => ({ label, tracks: numbers[i], unknownWaits: scene.unknownWaits })),
-    freed: lengths.slice(1).flatMap((length, i) => freedBy(lengths[0], length, i + 1, chosen[0].ns, chosen[i + 1].ns)),
+    freed: lengths.slice(1).flatMap((length, i) => freedBy(lengths[0], length, i + 1, chosen[0].ns, chosen[i + 1])).filter(({ strip }) => strip || chosen.length === 2),
     layout: {
       ...layout,
       left: layout.left + Math.round(LETTER * Math.max(...chosen.map(({ label }) => label.length + 3))),
@@ -89,11 +89,7 @@ function trackOf({ tracks }, { track, begin, end, origin, step }, { label }) {
 }
 
 function fewOf({ few }, places) {
-  return few && { label: few.label, tracks: [...places.keys()].filter((number) => few.tracks.includes(places[number].track)) };
-}
-
-function whyOf({ why = {} }, places) {
-  return Object.fromEntries(places.map(({ track }, number) => [number, why[track]]).filter(([, reason]) => reason));
+  return few && { label: `${few.label} of the run`, tracks: [...places.keys()].filter((number) => few.tracks.includes(places[number].track)) };
 }
 
 /** Return the named gaps [start, end, text, ns] of steps, at their places. */
@@ -103,9 +99,9 @@ function gapsOf({ gaps }, places) {
 }
 
 /** Return what the other run leaves of the longer of two runs; that it is more than noise, nobody has tested. */
-function freedBy(first, length, other, before, after) {
-  const [from, to] = [first, length].sort((a, b) => a - b), ns = before - after;
-  return ns * (first - length) > 0 ? [{ strip: ns > 0 ? other : 0, from, to, ns, share: ns / before, certain: false }] : [];
+function freedBy(first, length, other, before, { ns: after, label }) {
+  const [from, to] = [first, length].sort((a, b) => a - b), ns = before - after, place = ns > 0 ? { strip: other } : { strip: 0, who: label };
+  return ns * (first - length) > 0 ? [{ ...place, from, to, ns, share: ns / before, certain: false }] : [];
 }
 
 /** Copy the intervals of lanes, moved to the start of their step; all but recorded ones are cut at its ends. */

@@ -17,9 +17,9 @@ function verbOf({ ns, certain }) {
   return ns > 0 ? "saved" : "lost";
 }
 
-/** Return the candidate labels of a saved time, each as lines, widest first. */
-export function timeSavedTexts({ ns, share, certain }) {
-  const verb = verbOf({ ns, certain }), time = duration(Math.abs(ns)), part = `(${percent(Math.abs(share))})`;
+/** Return the candidate labels of a saved time, each as lines, widest first; beside another run, they say `who` has it. */
+function timeSavedTexts({ ns, share, certain, who }) {
+  const verb = verbOf({ ns, certain }), time = `${who ? `${who}: ` : ""}${duration(Math.abs(ns))}`, part = `(${percent(Math.abs(share))})`;
   return [[`${time} ${verb} ${part}`], [`${time} ${verb}`, part], [time, verb, part]];
 }
 
