@@ -24,8 +24,12 @@ from dptrace.viewers.base.fitting import Fitting
 
 
 def plain(text: str) -> Text:
-    """Return a text from a trace without markup and control characters that a terminal would obey."""
-    return Text(sanitize(text))
+    r"""Return a text from a trace without markup and what a terminal would obey; it stays on its line.
+
+    >>> plain("red\nline").plain
+    'red\\nline'
+    """
+    return Text(sanitize(text).replace("\n", r"\n").replace("\t", r"\t"))
 
 
 def shapes_text(row: Mapping[str, Any]) -> str:

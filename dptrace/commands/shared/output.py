@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from dptrace.core.files import atomic_write
-from dptrace.core.units import byte_size, for_terminal, sanitize, to_cell
+from dptrace.core.units import byte_size, for_terminal, sanitize, to_cell, wrapped
 from dptrace.readers.source import is_url, last_part, redact
 
 if TYPE_CHECKING:
@@ -187,9 +188,11 @@ def file_stem(path: str) -> str:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print what limits the figures on stderr; --quiet does not hide it."""
+    """Print what limits the figures on stderr, as wide as tables are; --quiet does not hide it."""
+    columns = shutil.get_terminal_size().columns if "COLUMNS" in os.environ else 0
     for note in notes:
-        click.echo(for_terminal(f"! {sanitize(note)}", indent=2), err=True)
+        text = f"! {sanitize(note)}"
+        click.echo(wrapped(text, columns, 2) if columns else for_terminal(text, indent=2), err=True)
 
 
 def quoted_paths(paths: Sequence[str]) -> str:

@@ -68,8 +68,10 @@ def test_json_escapes_all_but_printable_ascii() -> None:
     assert "Infinity" not in json_text(["\udce9", np.float64("inf")])
 
 
-def test_hints_are_quiet_and_notes_are_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """-q hides what to do next and what was written, never what limits the figures."""
+def test_hints_are_quiet_and_notes_are_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """-q hides what to do next and what was written, never what limits the figures, which is as wide as COLUMNS say."""
     (tmp_path / "page.html").write_text("µ" * 600, encoding="utf-8")
     for verbosity, hint in ((QUIET, "hint"), (NORMAL, "shown\x1b")):
         print_hint(hint, verbosity)
@@ -78,6 +80,9 @@ def test_hints_are_quiet_and_notes_are_not(capsys: pytest.CaptureFixture[str], t
 
     written = f"Wrote {tmp_path / 'page.html'} (1.2 kB)."
     assert ("", f"shown\\x1b\n{written}\n! note\n") == tuple(capsys.readouterr())
+    monkeypatch.setenv("COLUMNS", "30")
+    print_notes(["a longer note " * 3])
+    assert "! a longer note a longer note\n  a longer note\n" == capsys.readouterr().err
 
 
 def test_paths_are_quoted_without_secrets() -> None:

@@ -118,10 +118,11 @@ def test_a_late_rank_that_may_gain_nothing_has_its_advice() -> None:
 
 
 def test_names_of_strangers_give_no_orders() -> None:
-    """A path with markup or an escape sequence stays text."""
-    run = job(path="runs/[red]x\x1b[31m")
+    """A path with markup, an escape sequence or a line break stays text on its line."""
+    run = job(path="runs/[red]x\x1b[31m\n! y")
 
     assert "\x1b" not in screen(run)
+    assert r"\n! y" in screen(run)
     assert "[red]x" in screen(run)
 
 
