@@ -332,7 +332,7 @@ _MESSAGE_COSTS = {
     "all_reduce": [{**_COST, "steps sent_bytes received_bytes busiest_bytes total_bytes": float}],
     "crossovers": [{"below above": str, "bytes": float}],
 }
-_QUESTION = {"name question numbers answer unit source note": str, "value limit": float | None}
+_QUESTION = {"name question numbers answer unit source": str, "note": str | None, "value limit": float | None}
 _CHECK = {
     "name what status reason computed do source": str, "applies": bool, "gain_ns gain_bytes": int | None,
     "gain_share": float | None,
@@ -364,13 +364,13 @@ _MOVE = {
     "adds between_nodes": bool,
 }
 _EXPLAINED_STEP = {
-    "number": int, "phase title text": str, "messages": [_MOVE], "start end": float | None,
+    "number": int, "phase title": str, "text": str | None, "messages": [_MOVE], "start end": float | None,
     "before after": [[{"label state": str, "values": [float], "parts": int}]],
     "work": [{"rank": int, "lane kind label": str, "start end": float}],
 }
 _EXPLAIN = {
-    "schema": 1, "name title about checked unit": str, "ranks": int, "options": {str: float}, "rows columns": [str],
-    "steps": [_EXPLAINED_STEP],
+    "schema": 1, "name title about checked": str, "unit": str | None, "ranks": int, "options": {str: float},
+    "rows columns": [str], "steps": [_EXPLAINED_STEP],
     "cost": {
         "size_bytes seconds": float, "counted formula numbers": str, "sent_bytes received_bytes": [float],
         "messages": int, "links sentences": [str], "figures": {str: float},

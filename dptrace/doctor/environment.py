@@ -43,13 +43,13 @@ class Torch:
     built_for: str
     """``CUDA 12.4``, ``ROCm 6.2``, or ``CPU only``."""
     gpus: tuple[Gpu, ...] = ()
-    backend_version: str = ""
-    """Version of the GPUs' communication backend; empty for a build without it, or where no GPU is found."""
+    backend_version: str | None = None
+    """Version of the GPUs' communication backend; None for a build without it, or where no GPU is found."""
     gloo: bool = False
     activities: tuple[str, ...] = ()
     """What torch.profiler can record here: CPU, CUDA …"""
-    problem: str = ""
-    """Torch's own warning about GPUs."""
+    problem: str | None = None
+    """Torch's own warning about GPUs; None without one."""
     backend: str = ACCELERATORS[0].backend
     """The GPUs' communication backend."""
     activity: str = ACCELERATORS[0].activity_name
@@ -75,17 +75,17 @@ class Report:
     platform: str
     cpus: int
     torch: Torch | None
-    torch_problem: str
-    """Why torch is missing: not installed, or the error of its import."""
-    driver: str
-    """Version of the NVIDIA driver; empty where nvidia-smi is missing or fails."""
+    torch_problem: str | None
+    """Why torch is missing: not installed, or the error of its import; None where it is there."""
+    driver: str | None
+    """Version of the NVIDIA driver; None where nvidia-smi is missing or fails."""
     driver_gpus: int
     links: dict[str, str]
     """The link between two GPUs, by pairs such as ``0-1``, in nvidia-smi's terms: NV12, PIX, SYS …"""
     versions: dict[str, str]
     broken: dict[str, str]
     """Core packages that cannot be imported, with the error of the import."""
-    browser: str
+    browser: str | None
     verdicts: tuple[Capability, ...] = ()
 
     @property
@@ -107,12 +107,12 @@ def examine() -> Report:
         cpus=available_cores(),
         torch=torch,
         torch_problem=torch_problem,
-        driver=driver[0] if driver else "",
+        driver=driver[0] if driver else None,
         driver_gpus=len(driver),
         links=parse_links(command_output("nvidia-smi", "topo", "-m")) if len(driver) > 1 else {},
         versions=versions,
         broken=broken,
-        browser=next(filter(None, map(shutil.which, BROWSERS)), ""),
+        browser=next(filter(None, map(shutil.which, BROWSERS)), None),
     )
     return replace(report, verdicts=judge(report))
 
@@ -135,7 +135,7 @@ def _first_line(message: object) -> str:
     return (str(message).strip().splitlines() or [""])[0]
 
 
-def _torch() -> tuple[Torch | None, str]:
+def _torch() -> tuple[Torch | None, str | None]:
     try:
         import torch
     except Exception as error:  # a torch with the wrong CUDA libraries raises OSError and others
@@ -145,20 +145,20 @@ def _torch() -> tuple[Torch | None, str]:
         # CUDA reports start-up problems (driver too old, no device node) as warnings.
         warnings.simplefilter("always")
         description = _describe(torch)
-    problem = _first_line(caught[0].message) if caught and not description.gpus else ""
-    return replace(description, problem=problem), ""
+    problem = _first_line(caught[0].message) if caught and not description.gpus else None
+    return replace(description, problem=problem), None
 
 
 def _describe(torch: Any) -> Torch:
     version = torch.version
     rocm = getattr(version, "hip", None)
     built_for = f"ROCm {rocm}" if rocm else f"CUDA {version.cuda}" if version.cuda else "CPU only"
-    accelerator, gpus, backend_version = available_accelerator(), [], ""
+    accelerator, gpus, backend_version = available_accelerator(), [], None
     if accelerator is not None:
         for index in range(accelerator.module.device_count()):
             properties = accelerator.module.get_device_properties(index)
             gpus.append(Gpu(index, properties.name, properties.total_memory))
-        backend_version = accelerator.backend_version() or ""
+        backend_version = accelerator.backend_version() or None
     kind = accelerator or ACCELERATORS[0]
     activities = sorted(activity.name for activity in torch.profiler.supported_activities())
     gloo = torch.distributed.is_available() and torch.distributed.is_gloo_available()

@@ -108,7 +108,9 @@ class Cluster(Plan):
             for offset, chunk in zip(transfer.columns, chunks, strict=True):
                 column = first + offset - transfer.columns[0]
                 self._receive(transfer.target, column, chunk, transfer.adds)
-        self.steps.append(Step(len(self.steps) + 1, phase, title, tuple(messages), before, self.state(), text=text))
+        self.steps.append(
+            Step(len(self.steps) + 1, phase, title, tuple(messages), before, self.state(), text=text or None)
+        )
 
     def _receive(self, rank: int, column: int, chunk: HeldChunk, adds: bool) -> None:
         held = self.held[rank].get(column)

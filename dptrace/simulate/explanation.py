@@ -87,8 +87,8 @@ class Step(msgspec.Struct, frozen=True):
     start: float | None = None
     """When it begins, in units, for explanations with a time axis."""
     end: float | None = None
-    text: str = ""
-    """A remark on what is special in this step."""
+    text: str | None = None
+    """A remark on what is special in this step; None without one."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -127,8 +127,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost
     checked: str
     """What was compared with NumPy's result, and found equal."""
-    unit: str = ""
-    """What one unit of time is; empty without a time axis."""
+    unit: str | None = None
+    """What one unit of time is; None without a time axis."""
 
 
 class Explanation(Outcome, frozen=True, kw_only=True):

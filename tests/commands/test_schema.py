@@ -163,7 +163,7 @@ def test_an_answer_has_its_schema(line: str, folder: Path, monkeypatch: pytest.M
 
 @pytest.mark.heavy
 def test_answers_of_long_measurements_have_their_schema(tmp_path: Path) -> None:
-    """A sweep with and without a line and a failed point; a pipeline; a self-test."""
+    """A sweep with and without a line and a failed point; a pipeline; a self-test. What is missing is null."""
     from dataclasses import asdict
 
     from dptrace.doctor.selftest import SelfTest, Verdict
@@ -174,7 +174,11 @@ def test_answers_of_long_measurements_have_their_schema(tmp_path: Path) -> None:
         content = make_sweep(tmp_path / str(number), {option: tuple(values)}, values).result.content
         check("sweep", json.loads(json_text(content)))
     check("analyze", run_of(gpipe(2, 4), 10, 20).to_dict())
-    report = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)
+    printed, explained = (
+        CliRunner().invoke(cli, [*words, "--json"]).stdout for words in (["doctor"], ["explain", "ring"])
+    )
+    assert not any('""' in text for text in (printed, explained))
+    report = json.loads(printed)
     test = SelfTest(("record",), (Verdict("steps", "ok", "4 steps."),), 1.5)
     check("doctor", json.loads(json_text(report | {"selftest": asdict(test) | {"works": test.works}})))
 

@@ -76,7 +76,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     """Of both: ``bytes``, ``parameters``, ``bytes/s``, ``GPUs``, ``ratio``."""
     source: str
-    note: str = ""
+    note: str | None = None
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ def ask(
         limit=limit or known.value or None,
         unit=unit,
         source=known.source,
-        note=known.note,
+        note=known.note or None,
     )
 
 
