@@ -22,7 +22,7 @@ from dptrace.analysis.per_gpu.split import (
     waiting_label,
 )
 from dptrace.core.notes import SELECTED
-from dptrace.core.units import duration, milliseconds, number, plural, sanitize, share
+from dptrace.core.units import duration, listed, milliseconds, number, plural, sanitize, share
 from dptrace.replay.findings import findings_of
 from dptrace.run.columns import shown_figures
 from dptrace.run.cross_rank import MeanStep, mean_step
@@ -193,9 +193,8 @@ def _findings(run: Run, width: int, most: int, lines: Sequence[int]) -> Iterator
 
 def _rest(left: str, under: str, minor: Sequence[str], width: int) -> str:
     """Return a line on what is left, with as many of the minor findings as fit."""
-    for count in range(len(minor), 0, -1):
-        others = f" and {len(minor) - count} more" if count < len(minor) else ""
-        line = f"{left} {under}: {', '.join(minor[:count])}{others}.".strip()
+    for count in range(len(minor), -1 if minor else 0, -1):
+        line = f"{left} {under}: {listed(minor, count) if count else f'{len(minor)} more'}.".strip()
         if cell_len(line) <= width:
             return line
     return left
@@ -217,7 +216,9 @@ def _short(findings: Sequence[Finding], known: bool, width: int, lines: Sequence
         for start, text, style in ((head, finding.text, "bold"), (between, f"→ {_advice(finding)}", "dim")):
             room = width - left - 2
             for line in text_lines(plain(said(text, room, lines[place > 0])), room):
-                yield Text(f"{start:>{len(head)}}".ljust(left + 2), style=style).append_text(
+                # A word that is longer than the room begins further left.
+                begin = min(left + 2, max(0, width - cell_len(line.plain)))
+                yield Text(f"{start:>{len(head)}}".ljust(begin) if start else " " * begin, style=style).append_text(
                     Text(line.plain, "not bold not dim")
                 )
                 start = ""

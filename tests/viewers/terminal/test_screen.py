@@ -82,12 +82,12 @@ def test_of_many_ranks_those_that_matter_are_shown() -> None:
     assert re.search(r"\d+ more ranks?: --split", text)
 
 
-def with_straggler(run: Run, rank: int, gain: Gain) -> Run:
+def with_straggler(run: Run, rank: int, gain: Gain, advice: str = "Pin it.") -> Run:
     """Let a late rank be all that is found in a run."""
     names = {"step": "s", "collective": "all_reduce", "cause": "unknown", "what": "", "where": ""}
     counts = {"instance": 0, "late_ns": 1, "count": 1}
     evidence = Straggler(rank=rank, ranks=[rank], waiting_ranks=[0], **names, **counts)  # type: ignore[arg-type]
-    found = Finding("straggler", "Late.", "Pin it.", MS, 0.1, evidence, gain)
+    found = Finding("straggler", "Late.", advice, MS, 0.1, evidence, gain)
     vars(run)["findings_by_question"] = {"findings": (found,)}
     return run
 
@@ -104,6 +104,16 @@ def test_the_late_rank_of_the_findings_comes_first() -> None:
 def test_a_range_has_its_unit() -> None:
     """As the figure above it has."""
     assert "4–6.5 ms  →" in screen(with_straggler(job(), 1, Gain("level", 5 * MS, 4 * MS, 13 * MS // 2, 5 * MS, 0.05)))
+
+
+def test_a_long_word_of_an_advice_stays_on_its_line() -> None:
+    """One that is longer than the room beside the figures begins further left."""
+    word = f"PYTORCH_ALLOC_CONF={'x' * 30}."
+    gain = Gain("level", 5 * MS, 4 * MS, 13 * MS // 2, 5 * MS, 0.05)
+    lines = screen(with_straggler(job(), 1, gain, f"Set {word}"), 60).splitlines()
+
+    assert max(map(len, lines)) <= 60
+    assert [word] == [line.strip() for line in lines if "PYTORCH" in line]
 
 
 def test_a_late_rank_that_may_gain_nothing_has_its_advice() -> None:
