@@ -66,6 +66,7 @@ REFUSED: dict[str, list[tuple[str, int, str]]] = {
         ("RUN --json -o - -o all.html --csv", 2, "one of --json and --csv"),
     ],
     "diff": [
+        ("RUN RUN -o x.png", 2, "dptrace view"),
         ("", 2, "Missing argument 'A'"),
         ("RUN", 2, "No baseline is in use"),
         ("RUN nowhere", 1, "nowhere"),

@@ -85,6 +85,7 @@ PNG = Form("PNG", (".png",), _write_png)
 PDF = Form("PDF", (".pdf",), _write_pdf)
 """Made as an SVG."""
 _FORMS = (TEXT, MARKDOWN, JSON, CSV, HTML, SVG, PNG)
+_PICTURES = (SVG, PNG, PDF)
 _PICTURE_WIDTH = 1200
 """In pixels."""
 
@@ -354,7 +355,9 @@ def form_of(path: Path, forms: Sequence[Form]) -> Form:
     """
     found = _named(path, forms)
     if found is None and path.suffix:
-        raise UsageError(f"{path}: {path.suffix} can't be written here; name the file {_listed(forms)}.")
+        is_picture = _named(path, _PICTURES) is not None and not {*_PICTURES} & {*forms}
+        view = " dptrace view draws runs, two of them with --against." if is_picture else ""
+        raise UsageError(f"{path}: {path.suffix} can't be written here; name the file {_listed(forms)}.{view}")
     return found or forms[0]
 
 
