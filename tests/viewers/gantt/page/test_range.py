@@ -85,7 +85,7 @@ def check_split(page: Page, run: Run) -> None:
         mine = ranks[timeline.label]
         compute = sum(total[name] for name in ("forward_ns", "backward_ns", "optimizer_ns", "other_ns"))
         assert close(compute) == mine["compute"]
-        for column, name in (("exposed", "exposed_comm_ns"), ("overlapped", "overlapped_comm_ns")):
+        for column, name in (("exposed comm.", "exposed_comm_ns"), ("overlapped", "overlapped_comm_ns")):
             assert close(total[name]) == mine[column]
         assert close(total["idle_ns"]) == mine["idle"]
         assert close(wait.total()["exposed_wait_ns"]) == mine["of it waiting"]
@@ -106,17 +106,18 @@ def check_collectives(page: Page, run: Run) -> None:
     """By kind, counted once; by collective, counted each."""
     kinds, entries = tables(page, "Collectives")
     for found in (kinds, entries):
-        exposed = [row["exposed"] for row in found.values()]
+        exposed = [row["exposed comm."] for row in found.values()]
         assert sorted(exposed, reverse=True) == exposed
     for kind in {kind for split in run.splits for kind in split.comm}:
-        figures, shown = [split.comm[kind] for split in run.splits], kinds.get(kind, {"exposed": 0, "overlapped": 0})
-        assert close(sum(one.exposed_ns.sum() for one in figures)) == shown["exposed"]
+        figures = [split.comm[kind] for split in run.splits]
+        shown = kinds.get(kind, {"exposed comm.": 0, "overlapped": 0})
+        assert close(sum(one.exposed_ns.sum() for one in figures)) == shown["exposed comm."]
         assert close(sum(one.overlapped_ns.sum() for one in figures)) == shown["overlapped"]
     busy = 0
     for timeline in run.timelines:
         start, stop = np.clip([timeline.start_ns, timeline.end_ns], *timeline.windows.bounds)
         busy += int((stop - start)[timeline.kind == Kind.COMMUNICATION].sum())
-    assert close(busy) == sum(one["exposed"] + one["overlapped"] for one in entries.values())
+    assert close(busy) == sum(one["exposed comm."] + one["overlapped"] for one in entries.values())
 
 
 def check_kernels(page: Page, run: Run) -> None:

@@ -113,7 +113,7 @@ export class Selection {
     if (!memberDetails) return [title, [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
     const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([button("link", label, { onclick: () => this.stage.reveal(member, "exposure") }), ...rest], { className: last ? "last" : "" }));
     const head = ["rank", "arrival", "wait", "transfer", "exposed", "overlapped"];
-    return [title, [name, table(null, this.#shared(known, memberDetails), "facts-table"), table(head, rows), table(null, this.#facts(index, track), "facts-table")]];
+    return [title, [name, table(null, this.#shared(known, memberDetails), "facts-table"), table(head, rows), element("p", "quiet", "Exposed and overlapped time is of the whole call, waiting included."), table(null, this.#facts(index, track), "facts-table")]];
   }
 
   #shared(known, { transfer, busbw, algbw, seq, group, members }) {

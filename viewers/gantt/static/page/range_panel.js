@@ -288,7 +288,7 @@ export class RangePanel {
     const copies = [...busy.map(labelOf), "total"].map((label) => [label, "ns", true]);
     return [
       { columns: [["part", "text"], ...groups.map(({ label }) => [label.split(" · ")[0], "ns"]), ...(one ? [["share", "share"]] : [])], rows: [...rows, part("total", ({ wall }) => wall, { className: "total" })] },
-      { columns: [["rank", "text"], ...["compute", "exposed", ...(waits ? ["of it waiting"] : []), "overlapped", "idle"].map((label) => [label, "ns"]), ...copies], rows: one && all.length > 1 ? [...ranks, { ...this.#rank("all", sums[0]), className: "total" }] : ranks },
+      { columns: [["rank", "text"], ...["compute", "exposed comm.", ...(waits ? ["of it waiting"] : []), "overlapped", "idle"].map((label) => [label, "ns"]), ...copies], rows: one && all.length > 1 ? [...ranks, { ...this.#rank("all", sums[0]), className: "total" }] : ranks },
     ];
   }
 
@@ -324,7 +324,7 @@ export class RangePanel {
 
   /** `parts` are the collectives of each group { name, tracks, found }. */
   #collectives(parts, range) {
-    const unknown = this.#unknownWaits(range), times = ["exposed", "of it waiting", "overlapped"].map((label) => [label, "ns"]);
+    const unknown = this.#unknownWaits(range), times = ["exposed comm.", "of it waiting", "overlapped"].map((label) => [label, "ns"]);
     const rows = parts.map((part) => this.#collectiveRows(part, unknown));
     return [
       this.#table([["kind", "text"], ...times], rows.flatMap(({ kinds }) => kinds)),
