@@ -293,6 +293,8 @@ def groups_of_kernels(page: Page) -> set[tuple[str, ...]]:
     assert "sum over all 2 GPUs of each step" in page.locator("#card .quiet").first.inner_text()
     read = "rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText))"
     rows = page.eval_on_selector_all("#card tbody tr", read)
+    long = "link => { link.textContent = 'kernel_'.repeat(12); return link.scrollHeight <= link.clientHeight; }"
+    assert page.locator("#card tbody .link").first.evaluate(long), "a name is cut"
     page.keyboard.press("Escape")
     return {tuple(sorted(group for name, group, *_ in rows if name == one)) for one, *_ in rows}
 
@@ -418,8 +420,14 @@ def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) ->
         (longer,) = page.evaluate("dptrace.scene.freed")
         assert (0, "step 6") == (longer["strip"], longer["who"])
         assert {} == page.evaluate("dptrace.scene.why")
+        size = page.viewport_size
+        page.set_viewport_size({"width": 420, "height": 900})
+        settle(page)
+        assert page.locator("#names .track").first.inner_text().startswith("4 · rank 0")
+        page.set_viewport_size(size or {"width": 1280, "height": 800})
         page.locator("#find").fill("aten::cat")
         page.locator("#card", has_text="not on a page that compares").wait_for()
+        assert "kernel" in page.locator("#found").inner_text()
         page.locator("#find").fill("")
         page.locator("#compare").click()
         lengths = page.locator("#card tr:has([aria-pressed=true]) td:last-child").all_text_contents()

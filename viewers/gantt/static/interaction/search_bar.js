@@ -167,7 +167,8 @@ export class SearchBar {
   /** Show the number of hits; with `force`, or when no other card is open, also their time in the visible range. */
   report(force = false) {
     const { hits, current } = this;
-    this.output.textContent = !hits || hits.count === null ? "" : !hits.count ? (this.others ? `${integer(this.others)} found` : "nothing found") : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
+    const none = this.scene.host ? "nothing found" : "no kernel found";
+    this.output.textContent = !hits || hits.count === null ? "" : !hits.count ? (this.others ? `${integer(this.others)} found` : none) : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
     const absent = hits?.count === 0 && !this.others && !this.scene.host;
     if (!(hits?.count || this.others || absent) || this.dismissed || (!force && this.card.key !== null && this.card.key !== "find")) return;
     const { from, to } = this.plot.range, tracks = hits.perTrack(from, to);

@@ -39,7 +39,7 @@ function histogram(classes, [least, longest]) {
   const edge = (bar) => duration(Math.min(longest, Math.max(least, classStart(first + bar * size)))), most = Math.max(...counts), bars = element("div", "histogram"), ends = element("div", "ends quiet");
   bars.append(...counts.map((count, i) => Object.assign(element("i"), { style: `height:${count && Math.max(3, (100 * count) / most)}%`, title: `${edge(i)} to ${edge(i + 1)}: ${integer(count)}` })));
   Object.assign(bars, { role: "img", ariaLabel: `Durations from ${edge(0)} to ${edge(counts.length)}; most often from ${edge(counts.indexOf(most))} to ${edge(counts.indexOf(most) + 1)}` });
-  ends.append(element("span", "", edge(0)), element("span", "", "how many are how long, on a logarithmic axis"), element("span", "", edge(counts.length)));
+  ends.append(element("span", "", edge(0)), element("span", "", "number of intervals by duration, logarithmic"), element("span", "", edge(counts.length)));
   return [bars, ends];
 }
 

@@ -130,7 +130,8 @@ export class RowNames {
   #button(track) {
     const { label: text, place } = this.scene.tracks[track];
     const title = [text, place, this.why[track]].filter(Boolean).join(" · ");
-    const name = button("track", text, { title, onclick: () => this.stage.collapse(track) });
+    const [, word, rest] = /^(step )?(.*)$/s.exec(text), name = button("track", "", { title, onclick: () => this.stage.collapse(track) });
+    name.append(element("span", "word", word), rest);
     name.dataset.track = track;
     return name;
   }
