@@ -96,8 +96,8 @@ _TRITON = re.compile(r"^(?P<kind>triton_[a-z]+_fused)_(?P<operators>\w+)_(?P<num
 
 
 @lru_cache(maxsize=100_000)
-def short_name(name: str) -> str:
-    """Return what a kernel is, in at most some 56 characters.
+def short_name(name: str, cut: bool = True) -> str:
+    """Return what a kernel is, in at most some 56 characters unless *cut* is false.
 
     >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, A>(int, B)")
     'vectorized_elementwise_kernel(FillFunctor<float>)'
@@ -109,22 +109,22 @@ def short_name(name: str) -> str:
     if name.startswith(("Memcpy ", "Memset ", "aten::")):
         return name
     if _NO_SIGNATURE.search(name):
-        return _shortened(name)
+        return _shortened(name, cut)
     text = name.replace("(anonymous namespace)::", "")
     own = own_name(text)
     base = _unqualified(own)
     if _WRAPPER.match(f"{own}<") and (inner := _functor(text)):
-        return _shortened(inner if inner.startswith("cutlass_") else _qualified_name(inner))
+        return _shortened(inner if inner.startswith("cutlass_") else _qualified_name(inner), cut)
     if _GENERIC.search(base) and (inner := _functor(text)):
-        return _shortened(f"{base}({_with_type(inner, text)})", _MAX_NAME + 24)
-    return _shortened(_gemm(base) or _qualified_name(own) or name)
+        return _shortened(f"{base}({_with_type(inner, text)})", cut, _MAX_NAME + 24)
+    return _shortened(_gemm(base) or _qualified_name(own) or name, cut)
 
 
-def short_names(names: Iterable[str]) -> dict[str, str]:
+def short_names(names: Iterable[str], cut: bool = True) -> dict[str, str]:
     """Return the short name of each name; where several have the same, what distinguishes them is added."""
     alike: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        alike.setdefault(short_name(name), []).append(name)
+        alike.setdefault(short_name(name, cut), []).append(name)
     found: dict[str, str] = {}
     for short, several in alike.items():
         found |= {several[0]: short} if len(several) == 1 else _distinct_names(short, sorted(several))
@@ -207,7 +207,9 @@ def _gemm(base: str) -> str:
     return next((match["kept"] for pattern in _CUT if (match := pattern.match(base))), "")
 
 
-def _shortened(text: str, longest: int = 0) -> str:
+def _shortened(text: str, cut: bool, longest: int = 0) -> str:
+    if not cut:
+        return text
     if match := _TRITON.match(text):
         longest = _MAX_NAME
     longest = longest or (_MAX_IDENTIFIER if re.fullmatch(r"[\w.]+", text) else _MAX_NAME)

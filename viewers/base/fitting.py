@@ -21,7 +21,7 @@ _NOTHING = re.compile(r"[-−+]?[0.,]*( ?%)?|–")
 
 
 class Fitting:
-    """Rows below a title, without borders. No number and no name is ever cut or broken.
+    """Rows below a title, without borders. No number and no name is cut or broken.
 
     Where a terminal is too narrow, columns leave: those that hold nothing but zeros first, then those of *leaving* in
     its order, then the others from the right; a line below the table names them. The first column always stays. A name
@@ -39,6 +39,8 @@ class Fitting:
         self.columns, self.leaving = tuple(columns), leaving
         self.styles = [""] * len(self.columns)
         """Of each column."""
+        self.cuts_names = False
+        """Whether names longer than a line are cut in their middle, rather than left to the terminal."""
         self.caption = ""
         self._rows: list[tuple[list[Text], str]] = []
 
@@ -160,15 +162,21 @@ class _Layout:
             elif i == 0 or not cell.plain.count(" ") or max(map(cell_len, cell.plain.split())) > width:
                 folded.append([Text()])
                 if i == 0:
-                    yield _whole(cell, style)
+                    yield self._whole(cell, style, "")
                 else:
-                    below.append(_whole(Text("  ").append_text(cell), style))
+                    below.append(self._whole(cell, style, "  "))
             else:
                 folded.append(list(text_lines(cell, width)))
         styles = [self.table.styles[i] for i in self.shown]
         for line in range(max(map(len, folded))):
             yield self._line([lines[line] if line < len(lines) else Text() for lines in folded], style, styles)
         yield from below
+
+    def _whole(self, cell: Text, style: str, indent: str) -> Text:
+        """Return a line of its own for a name."""
+        if self.table.cuts_names:
+            cell = _fitted(cell, self.width - len(indent))
+        return Text(indent, style=style, overflow="ignore", no_wrap=True).append_text(cell)
 
     def _line(self, texts: Sequence[Text], style: str, styles: Sequence[str]) -> Text:
         line = Text(style=style, no_wrap=True, overflow="ignore")
@@ -192,9 +200,16 @@ def heading_words(heading: str) -> str:
     return heading.replace("\n", " ")
 
 
-def _whole(cell: Text, style: str) -> Text:
-    text = Text(style=style, overflow="ignore", no_wrap=True).append_text(cell)
-    return text
+def _fitted(cell: Text, width: int) -> Text:
+    """Return a name, without its middle where it is longer than a line: similar ones often differ at their ends."""
+    kept = len(cell.plain)
+    while kept > 1 and cell_len(cell.plain) > width:
+        kept -= 1
+        head = kept // 2
+        short = f"{cell.plain[:head]}…{cell.plain[len(cell.plain) - (kept - head) :]}"
+        if cell_len(short) <= width:
+            return Text(short)
+    return cell
 
 
 def text_lines(cell: Text, width: int) -> Iterator[Text]:

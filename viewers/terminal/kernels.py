@@ -11,10 +11,12 @@ from rich.text import Text
 
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.kernels.attribution import LaunchFigures
+from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.kernels.summary import KernelSummary
 from dptrace.core.units import byte_size, duration, milliseconds, number, plural, share
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
+from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.table import column_table, plain, shapes_text
 from dptrace.viewers.terminal.split import MAX_RANKS, findings_list
 
@@ -145,8 +147,8 @@ def print_kernels(
     if findings:
         console.print("", findings_list(findings), "", sep="\n")
     names = dict(_NAMES[summary.by])
-    if summary.by == "kernel" and full_names:
-        names["kernel"] = _text("name")
+    if summary.by == "kernel":
+        names["kernel"] = _text("name") if full_names else _uncut(summary)
     ranked = "rank" in summary.rows[0]
     times = {name: _TIMES[name] for name in _SHOWN.get(summary.by, _TIMES)}
     spread = _SPREAD if len(summary.ranks) > 1 and not ranked and summary.by != "operator-shape" else {}
@@ -155,10 +157,18 @@ def print_kernels(
     if on_cpu and what == "kernel":
         what, names, numbers = "operator", {"operator": names["kernel"], "kind": names["kind"]}, {**times, **spread}
     names = {"rank": lambda row: str(row["rank"]), **names} if ranked else names
-    console.print(_table(f"time by {what.replace('-', ' and ')}", names, numbers, rows[:most]))
+    table = _table(f"time by {what.replace('-', ' and ')}", names, numbers, rows[:most])
+    table.cuts_names = summary.by == "kernel" and not full_names
+    console.print(table)
     if len(rows) > most:
         rest = milliseconds(sum(row["total_ns"] for row in rows[most:]))
         console.print(f"{plural(len(rows) - most, 'more row')}, {rest} ms; --top shows them.", style="dim")
+
+
+def _uncut(summary: KernelSummary) -> Cell:
+    """Return the short names of kernels, whose middle only a narrow terminal goes without."""
+    uncut = short_names((row["name"] for row in summary.rows if "…" in row["kernel"]), cut=False)
+    return lambda row: uncut.get(str(row["name"])) or str(row["kernel"])
 
 
 def kernel_parts(run: Run, most: int = 20) -> list[RenderableType]:
@@ -168,12 +178,14 @@ def kernel_parts(run: Run, most: int = 20) -> list[RenderableType]:
         return []
     what = "operators" if run.on_cpu else "kernels"
     numbers = {name: _TIMES[name] for name in ("calls", "total\nms", "% of\nstep", "mean\nµs")}
-    names = {what.removesuffix("s"): _text("kernel")}
+    names = {what.removesuffix("s"): _uncut(summary)}
     title = f"{what} with most time, of {len(summary.rows):,}; dptrace kernels lists all"
-    return [_table(title, names, numbers, summary.rows[:most])]
+    table = _table(title, names, numbers, summary.rows[:most])
+    table.cuts_names = True
+    return [table]
 
 
-def _table(title: str, names: Mapping[str, Cell], numbers: Mapping[str, Cell], rows: Sequence[Row]) -> RenderableType:
+def _table(title: str, names: Mapping[str, Cell], numbers: Mapping[str, Cell], rows: Sequence[Row]) -> Fitting:
     def shown(cell: Cell) -> Callable[[Row], Text]:
         return lambda row: plain(cell(row))
 

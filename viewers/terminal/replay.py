@@ -240,7 +240,7 @@ def print_critical_path(path: CriticalPath, console: Console, all_rows: bool = F
     Args:
         all_rows: print every module, and every piece of the chain.
     """
-    shorts = kernel_names(path.timelines)
+    shorts = kernel_names(path.timelines, cut=False)
     parts: list[RenderableType] = [_sentence(path)]
     kinds = _shares(path, "what", {kind: ns for kind, ns in path.by_kind.items() if ns}, PATH_KINDS.__getitem__)
     for table in (kinds, _shares(path, "rank", path.by_rank, _rank_name), _item_table(path, shorts)):
@@ -294,7 +294,9 @@ def _item_table(path: CriticalPath, shorts: Mapping[str, str]) -> Fitting:
         "gain, ms": lambda item: milliseconds(item.gain_ns),
     }
     title = "What takes the most time on it, and what 10 % less would gain"
-    return column_table(title, columns, path.items, leaving=("kind",))
+    table = column_table(title, columns, path.items, leaving=("kind",))
+    table.cuts_names = True
+    return table
 
 
 def _module_table(path: CriticalPath, all_rows: bool) -> Fitting:
@@ -334,4 +336,6 @@ def _piece_table(path: CriticalPath, shorts: Mapping[str, str], all_rows: bool) 
         "kind": lambda piece: piece["kind"].replace("_", " "),
         "name": lambda piece: plain(shorts.get(piece["name"], piece["name"])),
     }
-    return column_table(title, columns, shown, leaving=("kind", "rank"))
+    table = column_table(title, columns, shown, leaving=("kind", "rank"))
+    table.cuts_names = True
+    return table

@@ -10,9 +10,13 @@ from dptrace.timeline.model import Timeline
 __all__ = ["kernel_names", "short_name", "short_names", "shortened"]
 
 
-def kernel_names(timelines: Iterable[Timeline]) -> dict[str, str]:
-    """Return the short names of a run's kernels, or of its operators on a CPU: the same wherever the run is shown."""
-    return short_names(name for timeline in timelines for name in timeline.names)
+def kernel_names(timelines: Iterable[Timeline], cut: bool = True) -> dict[str, str]:
+    """Return the short names of a run's kernels, or of its operators on a CPU: the same wherever the run is shown.
+
+    Args:
+        cut: cut those in their middle that are still long; otherwise who shows them does, where there is no room.
+    """
+    return short_names((name for timeline in timelines for name in timeline.names), cut)
 
 
 def shortened(names: Sequence[str]) -> dict[int, str]:

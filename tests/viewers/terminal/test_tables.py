@@ -154,10 +154,12 @@ def kernels_of(*names: str, most: int = 30) -> str:
 
 
 def test_kernels_are_listed_up_to_a_number() -> None:
-    """Names do not control the terminal; rows left out are counted, and overlapping streams named."""
+    """Names do not control the terminal, and none that fits is cut; rows left out and overlapping streams are named."""
     hostile = kernels_of("evil\x1b[31m", "[bold]gemm", "nccl", "Memcpy DtoD (x)")
 
     assert "\x1b[31m" not in hostile
+    fused = f"triton_poi_fused_{'add_' * 20}3"
+    assert fused in kernels_of(fused, "gemm", "nccl", "Memcpy DtoD (x)")
     for fact in ("[bold]gemm", "busy", "max /"):
         assert fact in hostile
     for most in (1, 3):
