@@ -73,7 +73,7 @@ def test_a_number_is_finite_and_within_its_limits(number: Number, taken: list[An
         (lambda run: run.show(height=NAN), "height"),
         (lambda run: dptrace.figure_svg(run, width=any_value(NAN)), "width"),
         (lambda run: dptrace.figure_svg(run, width=5), "width"),
-        (lambda run: dptrace.advise(any_value("none.json")), "none.json"),
+        (lambda run: dptrace.advise(any_value("none.json")), "'none.json'"),
         (lambda run: run.utilization(parameters=NAN, tokens=1), "parameters"),
         (lambda run: run.utilization(peak_tflops="5"), "peak_tflops"),
         (lambda run: dptrace.open("none.json", jobs=any_value(1.5)), "jobs"),
