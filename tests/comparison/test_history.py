@@ -105,7 +105,7 @@ def test_the_command_shows_the_change_in_every_form(folder: Path) -> None:
     assert "instead of 109 ms (+5." in text.stdout
     assert ": backward +6." in text.stdout
     assert "From n18: n18 (2026-11-19 03:00) on, a step takes 1" in text.stdout
-    assert "Left out: " in text.stderr
+    assert "Left out:" in text.stderr
     assert "empty" in text.stderr
     assert [18] == [change["index"] for change in series["changes"]]
     assert 31 == len(invoke(folder, "--csv").stdout.splitlines())

@@ -18,7 +18,7 @@ function verbOf({ ns, certain }) {
 }
 
 /** Return the candidate labels of a saved time, each as lines, widest first; beside another run, they say `who` has it. */
-function timeSavedTexts({ ns, share, certain, who }) {
+export function timeSavedTexts({ ns, share, certain, who }) {
   const verb = verbOf({ ns, certain }), time = `${who ? `${who}: ` : ""}${duration(Math.abs(ns))}`, part = `(${percent(Math.abs(share))})`;
   return [[`${time} ${verb} ${part}`], [`${time} ${verb}`, part], [time, verb, part]];
 }
