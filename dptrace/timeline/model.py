@@ -287,9 +287,8 @@ class Windows(msgspec.Struct, frozen=True):
     def recording(self, step: int) -> tuple[int, int]:
         """Return the first and the last step of the recording that has a step, all by their index."""
         gaps, span = np.array(self.gaps, np.int64), self.span
-        own = np.searchsorted(gaps, span) == np.searchsorted(gaps, span[step])
-        low, *_, high = np.flatnonzero(own).tolist() * 2
-        return low, high
+        own = np.flatnonzero(np.searchsorted(gaps, span) == np.searchsorted(gaps, span[step]))
+        return int(own[0]), int(own[-1])
 
     def part(self, low: int, high: int) -> Windows:
         """Return the steps from index *low* to *high*, inclusive, and what is between them."""

@@ -33,7 +33,8 @@ def test_no_damage_breaks_the_reader(seed: int, monkeypatch: pytest.MonkeyPatch)
 
     reports = [f"seed {finding.seed}, number {finding.number}, {finding.kind}:\n{finding.error}" for finding in found]
     assert not reports, "\n".join(reports)
-    assert {"read with damage", "refused"} <= set(fuzzer.results)
+    # A few of 40 files are damaged where nothing is read: of the fixed seed, four are.
+    assert {"read with damage", "refused"} | ({"read"} if seed == 1 else set()) <= set(fuzzer.results)
 
 
 @pytest.mark.slow

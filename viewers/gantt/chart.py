@@ -319,6 +319,11 @@ class Track:
     """End of each step, where the next does not begin there; else empty."""
 
     @property
+    def step_ends_ns(self) -> Int64:
+        """End of each step, whether or not the next begins there."""
+        return self.ends_ns if len(self.ends_ns) else self.bounds_ns[1:]
+
+    @property
     def label(self) -> str:
         """The GPU's name on the page."""
         run = f"{self.run} · " if self.run else ""

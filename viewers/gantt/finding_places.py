@@ -115,11 +115,11 @@ def _tracks_of(chart: Chart, rank: object) -> Iterator[int]:
 
 
 def _step(chart: Chart, track: int, name: object) -> Place | None:
-    steps, bounds, ends = chart.tracks[track].steps, chart.tracks[track].bounds_ns, chart.tracks[track].ends_ns
-    if name not in steps:
+    own = chart.tracks[track]
+    if name not in own.steps:
         return None
-    number = steps.index(str(name))
-    return Place(track, int(bounds[number]), int(ends[number] if len(ends) else bounds[number + 1]))
+    number = own.steps.index(str(name))
+    return Place(track, int(own.bounds_ns[number]), int(own.step_ends_ns[number]))
 
 
 def _lane(chart: Chart, track: int, role: Role) -> Lane:

@@ -205,9 +205,8 @@ class _Drawn:
         """Draw where steps begin and end, and their names above."""
         first = self.chart.tracks[self.chart.strips[0].tracks[0]]
         bounds = first.bounds_ns / _MS
-        ends = first.ends_ns / _MS if len(first.ends_ns) else bounds[1:]
         plot.vspan(x=bounds, line_color=theme.CHROME["light"]["edge"], line_dash="dashed")
-        middles = ((bounds[:-1] + ends) / 2).tolist()
+        middles = ((bounds[:-1] + first.step_ends_ns / _MS) / 2).tolist()
         # Plain: Bokeh would take what stands between dollar signs for a formula.
         names = [PlainText(text=f"step {step_label(sanitize(name))}") for name in first.steps]
         axis = LinearAxis(major_label_overrides=dict(zip(middles, names, strict=True)))

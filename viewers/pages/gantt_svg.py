@@ -497,8 +497,7 @@ def _spans(gantt_chart: Chart, strip: Strip) -> Iterable[tuple[int, int, float]]
     """
     tracks = [gantt_chart.tracks[number] for number in strip.tracks]
     if not strip.run:
-        bounds, apart = tracks[0].bounds_ns, tracks[0].ends_ns
-        steps = zip(bounds[:-1].tolist(), (apart if len(apart) else bounds[1:]).tolist(), strict=True)
+        steps = zip(tracks[0].bounds_ns[:-1].tolist(), tracks[0].step_ends_ns.tolist(), strict=True)
         return ((start, end, end - start) for start, end in steps)
     starts, ends = np.array([track.bounds_ns[:-1] for track in tracks]), np.array([track.ends_ns for track in tracks])
     drawn = starts.min(axis=0), ends.max(axis=0), (ends - starts).mean(axis=0)

@@ -277,10 +277,8 @@ def build_process(
     # Only the edges needed these.
     host = replace(host, of_call=EMPTY[0], of_operator=EMPTY[0], operator=EMPTY[0].astype(np.int32))
     device = replace(device, previous=EMPTY[0], latency_ns=EMPTY[0], after_ns=EMPTY[0])
-    process = Process(
-        events.on_cpu, host, device, blocking, waits, hidden, names, events.step_names, first_task, placed
-    )
-    return replace(process, later_ns=events.later_ns), built
+    what = host, device, blocking, waits, hidden, names
+    return Process(events.on_cpu, *what, events.step_names, first_task, placed, events.later_ns), built
 
 
 def _within_windows(edge: Edge, start_ns: Int64, first_task: int, later_ns: Int64) -> Edge:

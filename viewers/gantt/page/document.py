@@ -205,7 +205,7 @@ def add_unknown(page_data: dict[str, Any], run: Run, gantt_chart: Chart) -> None
     """Add to each GPU of a page where its figures are unknown, and why."""
     waits = why_unknown(run)
     for number, (data, track) in enumerate(zip(page_data["tracks"], gantt_chart.tracks, strict=True)):
-        starts, ends = track.bounds_ns[:-1], track.ends_ns if len(track.ends_ns) else track.bounds_ns[1:]
+        starts, ends = track.bounds_ns[:-1], track.step_ends_ns
         data |= unknown_figures(run, number, np.arange(len(starts)), starts, ends, waits)
     if all("forward_ns" in split.unknown for split in run.splits):
         page_data["categories"][Part.OTHER] |= {"label": UNKNOWN_PHASE, "short": "Compute"}
