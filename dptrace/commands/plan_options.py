@@ -115,8 +115,7 @@ def measured_gamma(path: Path) -> float | None:
     from dptrace.bench.links import read_links
 
     found = read_links(path).get("algorithms")
-    gamma: float | None = found["gamma_s_per_byte"] if found else None
-    return gamma
+    return found["gamma_s_per_byte"] if found else None
 
 
 def with_measured_links(description: Description, path: Path, preferred: str = "all_reduce") -> Description:

@@ -104,8 +104,7 @@ class Steps:
     def gaps(self) -> Int64:
         """How many steps after the one before each step is; 0 for a recording's first."""
         follows = np.diff(self.recording, prepend=-1) == 0
-        gaps: Int64 = np.where(follows, np.diff(self.place, prepend=0), 0)
-        return gaps
+        return np.where(follows, np.diff(self.place, prepend=0), 0)
 
     def kind_weights(self) -> Float:
         """Return the weight of each kind: its share of the steps, the mean of both sides."""
@@ -349,8 +348,7 @@ def found_at(half: Float, error: Float, free: int) -> Float:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         quantile = np.where(error > 0, half / error, 0.0)
-    found: Float = half + _POWER_Z * error * np.sqrt(1 + quantile**2 / (2 * free)) / (1 - 1 / (4 * free))
-    return found
+    return half + _POWER_Z * error * np.sqrt(1 + quantile**2 / (2 * free)) / (1 - 1 / (4 * free))
 
 
 def inlier_steps(walls: Float) -> NDArray[np.bool_]:
@@ -468,8 +466,7 @@ def _new(values: Float, side: Int64, contrast: Float, floor: float) -> NDArray[n
     sides = [values[:, (side == one) & (contrast != 0)] for one in (0, 1)]
     none = [~one.any(axis=1) for one in sides]
     every = [(one > floor).all(axis=1) for one in sides]
-    new: NDArray[np.bool_] = np.logical_or(none[0] & every[1], none[1] & every[0])
-    return new
+    return np.logical_or(none[0] & every[1], none[1] & every[0])
 
 
 def _judgements(

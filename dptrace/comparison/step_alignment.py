@@ -137,8 +137,7 @@ class AlignedSteps:
 
     def shifts(self, which: int) -> Int64:
         """Return the ns to add to a device's times to place them on the axis: devices by steps."""
-        shifts: Int64 = self.place_ns[which][np.newaxis] - self.runs[which].origin_ns
-        return shifts
+        return self.place_ns[which][np.newaxis] - self.runs[which].origin_ns
 
     def mean_ns(self) -> tuple[float, float]:
         """Return how long a step of A and of B takes: the mean of the drawn steps."""

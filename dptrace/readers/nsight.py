@@ -219,8 +219,7 @@ class _Rank:
             return np.zeros(count, np.int64)
         rows, place = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
         numbers = [self.details.setdefault(args(row), len(self.details)) for row in rows.tolist()]
-        found: Int64 = np.array(numbers, np.int64)[place.reshape(-1)]
-        return found
+        return np.array(numbers, np.int64)[place.reshape(-1)]
 
     def _calls(self) -> None:
         names = ("start", "end", "globalTid", "correlationId", "nameId")

@@ -203,13 +203,12 @@ def overhead_metadata(
 
 def _durations(recording: RankFacts, windows: Sequence[Window], notes: list[str]) -> list[list[int]]:
     """Return the times of the steps of each window."""
-    times: list[list[int]] = _read_or_default(
+    return _read_or_default(
         "The steps' times",
         lambda: [recording.stopwatch.durations_ns(window.laps) for window in windows],
         [[] for _ in windows],
         notes,
     )
-    return times
 
 
 def _read_or_default(what: str, read: Callable[[], Any], otherwise: Any, notes: list[str]) -> Any:

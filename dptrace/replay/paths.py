@@ -111,8 +111,7 @@ def slack_of(graph: Graph, times: Times, last: Int64, latest_ns: Int64) -> Int64
             if start - lags[i] < latest[sources[i]]:
                 latest[sources[i]] = start - lags[i]
     table = np.array(latest, np.int64).reshape(-1, 2)
-    slack: Int64 = table[:, 1] - times.end_ns
-    return slack
+    return table[:, 1] - times.end_ns
 
 
 # What a piece of host time is called: by what the host did for most of it, never by the call that follows alone.

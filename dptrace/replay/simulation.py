@@ -128,8 +128,7 @@ def _marks(model: Model, number: int) -> Int64:
     # A gap begins where the step before it ends, also where the process has steps after that which are left out.
     for gap in windows.gaps:
         places.insert(gap, places[gap - 1] + 1)
-    marks: Int64 = process.mark_tasks[[*places, places[-1] + 1]]
-    return marks
+    return process.mark_tasks[[*places, places[-1] + 1]]
 
 
 def _launches(model: Model, number: int, times: Times, start: Int64) -> Int64:

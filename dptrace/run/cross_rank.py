@@ -254,8 +254,7 @@ def _between_complete(matches: Matches) -> NDArray[np.bool_]:
     first, last = np.full(len(matches.groups) + 1, len(row)), np.full(len(matches.groups) + 1, -1)
     np.minimum.at(first, group[complete], complete)
     np.maximum.at(last, group[complete], complete)
-    between: NDArray[np.bool_] = (first[group] < row) & (row < last[group])
-    return between
+    return (first[group] < row) & (row < last[group])
 
 
 def _of_two_names(matches: Matches) -> list[dict[int, list[int]]]:
@@ -448,8 +447,7 @@ def exclusive_ns(start_ns: Int64, end_ns: Int64) -> NDArray[np.float64]:
     ended = np.searchsorted(np.sort(end_ns), edges[:-1], "right")
     share = np.diff(edges) / np.maximum(begun - ended, 1)
     until = np.concatenate(([0.0], np.cumsum(share)))
-    alone: NDArray[np.float64] = until[np.searchsorted(edges, end_ns)] - until[np.searchsorted(edges, start_ns)]
-    return alone
+    return until[np.searchsorted(edges, end_ns)] - until[np.searchsorted(edges, start_ns)]
 
 
 def ready_ns(timeline: Timeline) -> Int64:

@@ -99,8 +99,7 @@ def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[
     # The earliest end of those within; one entry beyond all for reduceat, which returns it where there is none.
     ends = np.append(ended[order], np.iinfo(np.int64).max)
     earliest = np.minimum.reduceat(ends, np.stack((first, np.maximum(first, last)), axis=1).reshape(-1))[::2]
-    held: NDArray[np.bool_] = (last > first) & (earliest <= trace.end_ns[events])
-    return held
+    return (last > first) & (earliest <= trace.end_ns[events])
 
 
 def last_enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> Int64:

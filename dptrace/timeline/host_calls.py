@@ -147,8 +147,7 @@ class HostCalls(msgspec.Struct, frozen=True):
     @property
     def flame(self) -> NDArray[np.uint8]:
         """The :class:`Flame` of each event."""
-        flames: NDArray[np.uint8] = _FLAME_OF[self.kind]
-        return flames
+        return _FLAME_OF[self.kind]
 
     def device_index(self, timeline: Timeline) -> Int64:
         """Return for each interval of a timeline its place in the columns ``device_…``, or -1."""

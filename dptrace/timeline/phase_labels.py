@@ -132,8 +132,7 @@ def labeled_phases(trace: Trace, rules: Sequence[str] = ()) -> NDArray[np.uint8]
         said[np.array(matches(pattern, names, _OPTION, re.IGNORECASE), np.bool_)] = phase
     by_name = np.full(len(trace.names) + 1, UNLABELED, np.uint8)
     by_name[used] = said
-    result: NDArray[np.uint8] = np.where(on_cpu, by_name[trace.name], np.uint8(UNLABELED))
-    return result
+    return np.where(on_cpu, by_name[trace.name], np.uint8(UNLABELED))
 
 
 class Work(NamedTuple):

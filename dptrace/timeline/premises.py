@@ -135,8 +135,7 @@ def _orphans(trace: Trace, device: NDArray[np.bool_]) -> NDArray[np.bool_]:
     known = trace.launch[events] >= 0
     first = np.full(len(events), np.iinfo(np.int64).max)
     np.minimum.at(first, stream[known], trace.start_ns[events[known]])
-    orphans: NDArray[np.bool_] = ~known & (trace.start_ns[events] > first[stream])
-    return orphans
+    return ~known & (trace.start_ns[events] > first[stream])
 
 
 def _repeated(trace: Trace, calls: Int64) -> float:

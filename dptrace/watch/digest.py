@@ -85,8 +85,7 @@ class Courses:
     def means(self) -> Floats:
         """Return the mean of each filled column."""
         filled = self.filled
-        means: Floats = self.sums[..., filled].astype(np.float64) / self.counts[filled]
-        return means
+        return self.sums[..., filled].astype(np.float64) / self.counts[filled]
 
     def first_step(self, place: int) -> int:
         """Return the first step of a filled column."""

@@ -111,8 +111,7 @@ def joint_group(mesh: DeviceMesh, names: Sequence[str]) -> dist.ProcessGroup:
     inner = [(mesh.mesh_dim_names or ()).index(name) for name in names]
     outer = [dimension for dimension in range(mesh.ndim) if dimension not in inner]
     groups = mesh.mesh.permute(*outer, *inner).reshape(-1, prod(mesh.size(dimension) for dimension in inner))
-    group: dist.ProcessGroup = dist.new_subgroups_by_enumeration(groups.tolist())[0]
-    return group
+    return dist.new_subgroups_by_enumeration(groups.tolist())[0]
 
 
 def coordinates(mesh: DeviceMesh) -> dict[str, int]:

@@ -187,8 +187,7 @@ def with_loss(x: Tensor, loss: Tensor, weight: Callable[[], float] | None) -> Te
     """
     if weight is None:
         return x
-    result: Tensor = _WithLoss.apply(x, loss, weight)
-    return result
+    return _WithLoss.apply(x, loss, weight)
 
 
 # A mixture of experts instead of a block's MLP: a router sends each token to the experts with the highest scores.

@@ -63,8 +63,7 @@ class Order:
             # A seed has 64 bits; the epoch before the first counts as the last of them.
             generator = torch.Generator().manual_seed((self.seed + epoch) % (1 << 63))
             self._epoch = epoch, torch.randperm(self.samples, generator=generator).numpy()
-        rows: NDArray[np.int64] = self._epoch[1][begin + index : begin + self.batch_size : count]
-        return rows
+        return self._epoch[1][begin + index : begin + self.batch_size : count]
 
 
 # A plain text decoder: token and position embeddings, blocks of attention and MLP, and a head.

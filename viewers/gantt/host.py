@@ -112,8 +112,7 @@ def _depths(calls: HostCalls) -> int:
 
 def _level_key(calls: HostCalls, index: Int64) -> NDArray[np.int64]:
     flame = calls.thread[index].astype(np.int64) * len(Flame) + calls.flame[index]
-    key: NDArray[np.int64] = flame * _depths(calls) + calls.depth[index]
-    return key
+    return flame * _depths(calls) + calls.depth[index]
 
 
 # The data of one GPU's host rows, for the page: its threads' calls, what launched its kernels, what delayed it.
@@ -239,14 +238,12 @@ def _launching(calls: HostCalls, device: Int64) -> Int64:
         device: places of these intervals in the columns ``device_…``, or -1.
     """
     launch = calls.device_call[device[device >= 0]].astype(np.int64)
-    known: Int64 = launch[launch >= 0]
-    return known
+    return launch[launch >= 0]
 
 
 def _begins(found: CallsWindow) -> Int64:
     """Return the position of each level's first call."""
-    begins: Int64 = np.cumsum([0, *(level.count for level in found.levels)])[:-1]
-    return begins
+    return np.cumsum([0, *(level.count for level in found.levels)])[:-1]
 
 
 def _call_columns(calls: HostCalls, found: CallsWindow, name: Int64, detail: Int64) -> dict[str, Any]:

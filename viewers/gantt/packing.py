@@ -25,8 +25,7 @@ _ESCAPE = 2**32 - 1
 def differences(values: Int64) -> Int64:
     """Return the differences of successive values as numbers from 0: even ones are increases, odd ones decreases."""
     steps = np.diff(values, prepend=0)
-    folded: Int64 = np.where(steps < 0, -2 * steps - 1, 2 * steps)
-    return folded
+    return np.where(steps < 0, -2 * steps - 1, 2 * steps)
 
 
 def pack(values: Int64) -> dict[str, Any]:

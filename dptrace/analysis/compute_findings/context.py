@@ -126,8 +126,7 @@ def _numbered(
             calls.table[given] if given >= 0 else OperatorInputs(),
         )
         own.append(numbers.setdefault((timeline.names[kernel], *what), len(numbers)))
-    numbered: Int64 = np.array(own, np.int64)[column.reshape(-1)]
-    return numbered
+    return np.array(own, np.int64)[column.reshape(-1)]
 
 
 def _work(kernel: str, operator: str, inputs: OperatorInputs) -> Work:

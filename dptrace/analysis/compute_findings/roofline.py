@@ -415,8 +415,7 @@ def removed_by_fusion(context: ComputeContext, in_optimizer: bool) -> NDArray[np
 
 def _in_order(kernels: StepKernels) -> Int64:
     """Return the order in which neighbors on a stream are adjacent."""
-    order: Int64 = np.lexsort((kernels.start_ns, kernels.lane, kernels.device))
-    return order
+    return np.lexsort((kernels.start_ns, kernels.lane, kernels.device))
 
 
 def _costliest(kernels: StepKernels, chain: Int64, first: Int64, size: Int64, saved: Int64) -> tuple[str, int]:

@@ -261,8 +261,7 @@ class Clocks(msgspec.Struct, frozen=True):
 
     def unalign(self, device: int, times: Int64) -> Int64:
         """Convert times of a device's reference to its own clock, in ns: to far less than a clock's uncertainty."""
-        own: Int64 = 2 * times - self.align(device, times)
-        return own
+        return 2 * times - self.align(device, times)
 
     def between(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> Int64:
         """Return the uncertainty between pairs of devices in ns; UNKNOWN_NS if their clocks cannot be compared."""

@@ -116,8 +116,7 @@ def _factors(matches: Matches) -> NDArray[np.float64]:
     width = int(matches.size.max(initial=1)) + 1
     pairs, which = np.unique(code.astype(np.int64) * width + matches.size, return_inverse=True)
     factors = [bus_factor(str(kinds[pair // width]), max(pair % width, 1)) for pair in pairs.tolist()]
-    by_instance: NDArray[np.float64] = np.array(factors, np.float64)[which]
-    return by_instance
+    return np.array(factors, np.float64)[which]
 
 
 # Exposed communication that is waiting for later ranks, and that of collectives whose waiting is unknown.
@@ -437,8 +436,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def _joined(times: Sequence[Int64], shift_ns: Int64) -> Int64:
-    joined: Int64 = np.concatenate(times) + np.repeat(shift_ns, [len(own) for own in times])
-    return joined
+    return np.concatenate(times) + np.repeat(shift_ns, [len(own) for own in times])
 
 
 def _of_devices(members: _Members, devices: Sequence[DeviceFigures]) -> list[ExposedWait]:

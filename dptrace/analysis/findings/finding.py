@@ -299,8 +299,7 @@ class FindingContext(StepContext, frozen=True, dict=True):
 
     def members(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return for each member of the matches whether its instance is selected."""
-        chosen: NDArray[np.bool_] = rows[self.across.matches.instance]
-        return chosen
+        return rows[self.across.matches.instance]
 
     def instances(self, device: int) -> Int64:
         """Return the instance of each collective of one of ``devices``, or -1."""

@@ -519,8 +519,7 @@ def queue_depth(launch_ns: Int64, start_ns: Int64) -> Int64:
     [0, 1, 0]
     """
     launched, started = (np.searchsorted(np.sort(times), launch_ns) for times in (launch_ns, start_ns))
-    depth: Int64 = launched - started
-    return depth
+    return launched - started
 
 
 def launch_figures(timeline: Timeline, recorded: OperatorCalls | None = None) -> LaunchFigures:

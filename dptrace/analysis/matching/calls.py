@@ -199,8 +199,7 @@ def _unmatchable(
         g.name == UNKNOWN_GROUP or bool(g.size and not g.ranks and n > g.size)
         for g, n in zip(groups, used.tolist(), strict=True)
     ]
-    unmatchable: NDArray[np.bool_] = np.array(shared, np.bool_)[group] | (blind & (used[group] > _PAIR))
-    return unmatchable
+    return np.array(shared, np.bool_)[group] | (blind & (used[group] > _PAIR))
 
 
 def _between_global_ranks(

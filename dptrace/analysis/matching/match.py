@@ -54,8 +54,7 @@ def instance_sizes(calls: Calls, order: Int64, first: Int64, world_size: int) ->
         np.int64,
     )
     wanted = np.where(calls.endpoints[order, 0] >= 0, 2, by_group[calls.group[order]])
-    size: Int64 = np.maximum.reduceat(wanted, first[:-1])
-    return size
+    return np.maximum.reduceat(wanted, first[:-1])
 
 
 def _devices_by_group(calls: Calls) -> Counter[int]:

@@ -174,8 +174,7 @@ class Offset(msgspec.Struct, frozen=True):
 
     def ahead_at(self, times: Int64) -> NDArray[np.float64]:
         """Return how far the clock is ahead at times on this clock, in ns."""
-        ahead: NDArray[np.float64] = self.ahead_ns + self.drift * (times - self.at_ns).astype(np.float64)
-        return ahead
+        return self.ahead_ns + self.drift * (times - self.at_ns).astype(np.float64)
 
     def chain(self, other: Offset) -> Offset:
         """Chain the offset from A to B with *other*, from B to C."""

@@ -408,8 +408,7 @@ def kinds_of(
 
 def _within(times: Int64, birth: Int64, death: Int64) -> NDArray[np.bool_]:
     """Return for each block whether one of *times* (ascending) lies within its life."""
-    found: NDArray[np.bool_] = np.searchsorted(times, death, side="left") > np.searchsorted(times, birth, side="right")
-    return found
+    return np.searchsorted(times, death, side="left") > np.searchsorted(times, birth, side="right")
 
 
 # What the host did when memory was allocated or freed: step, phase, operator and module of each event.

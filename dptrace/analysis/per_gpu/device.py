@@ -234,8 +234,7 @@ class StepGrid(msgspec.Struct, frozen=True):
     def mean(self, name: str) -> NDArray[np.float64]:
         """Return each GPU's mean over its steps, in ns; 0 without steps, NaN where it is not known."""
         means = self.figures[name].sum(axis=1) / np.maximum(self.present.sum(axis=1), 1)
-        known: NDArray[np.float64] = np.where(self.is_known(name), means, np.nan)
-        return known
+        return np.where(self.is_known(name), means, np.nan)
 
     def total(self, name: str) -> int:
         """Return the sum of a figure over all GPUs and steps."""

@@ -496,8 +496,7 @@ def _launched(timeline: Timeline, gaps: IntervalSet) -> Int64:
     launch = np.append(timeline.launch_ns, UNKNOWN)
     bounds = np.stack((first, last), axis=1).reshape(-1)
     earliest = np.minimum.reduceat(launch, bounds)[::2] if len(bounds) else np.empty(0, np.int64)
-    until: Int64 = np.where(ended, np.clip(earliest, start, end), end)
-    return until
+    return np.where(ended, np.clip(earliest, start, end), end)
 
 
 # Labels of the parts of a step and of the causes of idle time, for tables and charts.

@@ -44,8 +44,7 @@ class NumberType(click.ParamType):  # type: ignore[type-arg]  # generic in newer
             self.fail(f"{value!r} is not a {kind}{advice}.", param, ctx)
         if refusal := self.number.refusal(number):
             self.fail(f"{value!r} {refusal}.", param, ctx)
-        result: float = number
-        return result
+        return number
 
 
 class Whole(NumberType):

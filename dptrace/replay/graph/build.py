@@ -297,8 +297,7 @@ def _messages_over(
         if (known := alike & (seen < never)).any():
             usual[alike] = int(np.median(np.maximum(seen - arrived, 0)[known]))
     came = _reduce(np.minimum, np.where(waits, since_ns, never), first) - arrived
-    over: Int64 = np.where((seen == never) & (came >= usual), np.minimum(ended, arrived + usual), ended)
-    return over
+    return np.where((seen == never) & (came >= usual), np.minimum(ended, arrived + usual), ended)
 
 
 def _own_and_later(members: Members) -> tuple[NDArray[np.bool_], Int64]:
@@ -343,8 +342,7 @@ def _leaving_apart(edges: Edges, transfers: Transfers, apart: NDArray[np.bool_],
 
 
 def _reduce(function: np.ufunc, values: Int64, first: Int64) -> Int64:
-    result: Int64 = function.reduceat(values, first) if len(first) else np.empty(0, np.int64)
-    return result
+    return function.reduceat(values, first) if len(first) else np.empty(0, np.int64)
 
 
 def _usual_transfer(

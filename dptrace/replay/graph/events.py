@@ -200,8 +200,7 @@ def _calls(trace: Trace, launch: Int64) -> Int64:
     busy = unique(trace.thread[calls[~polling[trace.name[calls]]]])
     calls = calls[np.isin(trace.thread[calls], busy)]
     kept = mask_of(outermost(trace, calls), len(trace)) | mask_of(launch, len(trace))
-    chosen: Int64 = calls[kept[calls]]
-    return chosen
+    return calls[kept[calls]]
 
 
 def _gloo(trace: Trace) -> tuple[Int64, Int64, Int64]:

@@ -178,8 +178,7 @@ def is_one_of(column: NDArray[np.uint8], kinds: Iterable[int]) -> NDArray[np.boo
     """Return a mask of the entries of these kinds."""
     mask = np.zeros(256, np.bool_)
     mask[list(kinds)] = True
-    chosen: NDArray[np.bool_] = mask[column]
-    return chosen
+    return mask[column]
 
 
 # Sort a graph's tasks so that each comes after those it waits for, and leave out edges that make that impossible.

@@ -212,8 +212,7 @@ class Process(msgspec.Struct, frozen=True):
     @property
     def mark_tasks(self) -> Int64:
         """Task of the start of each step, and of the end of the last; empty without marks."""
-        tasks: Int64 = self.first_task + self.host.marks
-        return tasks
+        return self.first_task + self.host.marks
 
     @property
     def step_count(self) -> int:
@@ -337,8 +336,7 @@ def _own_operators(timeline: Timeline) -> Int64:
         own = comm[timeline.lane[comm] == lane]
         when = union(timeline.start_ns[own], timeline.end_ns[own])
         inside |= (timeline.lane[compute] == lane) & (covered(when, at + 1) > covered(when, at))
-    result: Int64 = compute[~inside]
-    return result
+    return compute[~inside]
 
 
 def _aligned(events: RankEvents, align: Align) -> RankEvents:

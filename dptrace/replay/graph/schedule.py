@@ -84,8 +84,7 @@ class Ways(msgspec.Struct, frozen=True, eq=False):
 
     def longest(self, since: Int64) -> Int64:
         """Return the longest of the pairs of each group and join."""
-        longest: Int64 = np.maximum.reduceat(since[self.merged], self.first) if len(self.first) else self.first
-        return longest
+        return np.maximum.reduceat(since[self.merged], self.first) if len(self.first) else self.first
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -426,8 +425,7 @@ class Simulation:
         chained = np.flatnonzero(place >= 0)
         way, late = self._chained[:, place[chained]]
         since[chained] += way + np.where(ways.by_host[rows][chained], late, 0)
-        longest: Int64 = np.maximum.reduceat(since, first) if len(first) else first
-        return longest
+        return np.maximum.reduceat(since, first) if len(first) else first
 
     def latest(self, ways: Ways, lag_ns: Int64) -> Int64:
         """Return the latest end of each group that a question of this schedule is about, with its lags.

@@ -426,8 +426,7 @@ class BlockingCalls(Columns, frozen=True):
 
 def _named(host: HostEvents, names: tuple[str, ...], test: Callable[[str], object]) -> NDArray[np.bool_]:
     """Return which host events have a name that passes a test."""
-    chosen: NDArray[np.bool_] = passing(test, names)[host.name]
-    return chosen
+    return passing(test, names)[host.name]
 
 
 def blocking_calls(events: RankEvents, host: HostEvents, device: DeviceOrder, names: tuple[str, ...]) -> BlockingCalls:
@@ -531,8 +530,7 @@ def _tenth_percentile(host: HostEvents, values: Int64, event: Int64) -> Int64:
     own = np.flatnonzero(mask_of(host.name[event], int(host.name.max(initial=0)) + 1)[host.name])
     own = own[np.lexsort((values[own], host.name[own]))]
     first, end = (np.searchsorted(host.name[own], host.name[event], side) for side in ("left", "right"))
-    low: Int64 = values[own[first + (end - first - 1) // 10]]
-    return low
+    return values[own[first + (end - first - 1) // 10]]
 
 
 def _timed(

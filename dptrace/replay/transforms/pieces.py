@@ -126,8 +126,7 @@ def pieces_of_host(model: Model, rank: int, points: Int64, labels: dict[Label, i
 
 def _step_at(process: Process, at_ns: Int64) -> Int64:
     """Return the number of the step at some times; a mark is the end of the step before it."""
-    step: Int64 = np.searchsorted(process.host.start_ns[process.host.marks], at_ns) - 1
-    return step
+    return np.searchsorted(process.host.start_ns[process.host.marks], at_ns) - 1
 
 
 def _is_node(label: Label) -> bool:

@@ -120,8 +120,7 @@ def _of_other_roles(total: Int64, count: Int64) -> Int64:
     ranked = np.sort(total, axis=0)
     more = np.where(total <= ranked[half], ranked[half + 1], ranked[half])
     alike = np.abs(more - total) < np.minimum(more, total) - usual
-    result: Int64 = np.where(alike, more, usual)
-    return result
+    return np.where(alike, more, usual)
 
 
 def half_of_the_others(total: Int64, count: Int64) -> Int64:

@@ -433,8 +433,7 @@ _LONGEST_PAUSE_NS = 1_000_000
 def _own_of(model: Model, over: Int64, process: int) -> NDArray[np.bool_]:
     """Return which of these transfers are a process's own, where each rank leaves on its own."""
     arrivals = np.flatnonzero(np.isin(model.over, over) & (model.graph.kind == TaskKind.ARRIVAL))
-    own: NDArray[np.bool_] = np.isin(over, model.over[arrivals[model.graph.process[arrivals] == process]])
-    return own
+    return np.isin(over, model.over[arrivals[model.graph.process[arrivals] == process]])
 
 
 def first_after(model: Model, process: Process, ready: int) -> int:

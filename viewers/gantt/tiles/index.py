@@ -379,5 +379,4 @@ def _interpolated(grid: Grid, edges: NDArray[np.float64]) -> NDArray[np.float64]
     times = np.clip(edges / size, 0, grid.cover_ns.shape[1] - 1.000001)
     index = times.astype(np.int64)
     low = grid.cover_ns[:, index]
-    between: NDArray[np.float64] = low + (grid.cover_ns[:, index + 1] - low) * (times - index)
-    return between
+    return low + (grid.cover_ns[:, index + 1] - low) * (times - index)

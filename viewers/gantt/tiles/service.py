@@ -237,8 +237,7 @@ def _text(entry: dict[str, Any]) -> str:
 def _runs(columns: NDArray[np.bool_]) -> list[list[int]]:
     """Return the ranges of true columns."""
     edges = np.flatnonzero(np.diff(columns.astype(np.int8), prepend=0, append=0))
-    runs: list[list[int]] = edges.reshape(-1, 2).tolist()
-    return runs
+    return edges.reshape(-1, 2).tolist()
 
 
 _THREADS = 2
