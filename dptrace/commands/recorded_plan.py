@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dptrace.core.metadata import objects, rank_entries
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import bus_factor
 from dptrace.model.gpu_peaks import gpu_named
@@ -215,10 +216,8 @@ def _recomputed_every(options: Mapping[str, Any]) -> int:
     return every if isinstance(every, int) and every > 0 else int(bool(options.get("checkpoint_activations")))
 
 
-def _memories(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    ranks = info.get("ranks")
-    rows = ranks if isinstance(ranks, list) else []
-    return [row["memory"] for row in rows if isinstance(row, dict) and isinstance(row.get("memory"), dict)]
+def _memories(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return objects([row.get("memory") for row in rank_entries(info)])
 
 
 def _mean(memories: Sequence[Mapping[str, Any]], key: str) -> float | None:

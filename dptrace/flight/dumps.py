@@ -17,6 +17,7 @@ from zipfile import BadZipFile, ZipFile
 import msgspec
 
 from dptrace.core.files import note_inputs, unreadable
+from dptrace.core.metadata import objects
 from dptrace.core.units import byte_size, sanitize
 from dptrace.errors import TraceError
 from dptrace.flight.plain_pickle import DamagedPickleError, RefusedPickleError, load_plain
@@ -476,16 +477,16 @@ def _sizes(tensors: object) -> tuple[tuple[int, ...], ...]:
 
 
 def _read_ras(content: Mapping[str, Any], found: dict[str, Counts]) -> None:
-    for one in _objects(content["communicators"]):
+    for one in objects(content["communicators"]):
         group = " ".join(_texts([one.get("hash", "?"), one.get("secondary_hash", "")])).strip()
         counts = found.setdefault(group, Counts(group))
-        for rank in _objects(one.get("ranks")):
+        for rank in objects(one.get("ranks")):
             counts.ranks[_whole(rank.get("rank")) or 0] = _host(rank)
             calls = rank.get("collective_counts")
             for operator, number in calls.items() if isinstance(calls, dict) else ():
                 counts.counts.setdefault(_text(operator), {})[_whole(rank.get("rank")) or 0] = _whole(number) or 0
-        for rank in _objects(one.get("missing_ranks")):
-            status = next(iter(_objects([rank.get("status")])), {})
+        for rank in objects(one.get("missing_ranks")):
+            status = next(iter(objects([rank.get("status")])), {})
             flags = (("considered_dead", "is considered dead"), ("unresponsive", "does not respond"))
             state = next((words for flag, words in flags if status.get(flag)), "has not answered")
             counts.silent[_whole(rank.get("rank")) or 0] = f"{state} ({_host(rank)})"
@@ -493,10 +494,6 @@ def _read_ras(content: Mapping[str, Any], found: dict[str, Counts]) -> None:
 
 def _host(rank: Mapping[str, Any]) -> str:
     return f"{_text(rank.get('host'))}, process {_whole(rank.get('pid'))}"
-
-
-def _objects(values: object) -> list[dict[str, Any]]:
-    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def _read_inspector(content: Sequence[Mapping[str, Any]], found: dict[str, Counts]) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.intervals import unique
+from dptrace.core.metadata import rank_entries
 from dptrace.core.notes import GPU_EVENTS, Note, merged
 from dptrace.core.patterns import matches
 from dptrace.core.subprocess_pool import available_cores, available_memory, run_parallel
@@ -321,11 +322,10 @@ def _unmatched_patterns(timelines: Sequence[Timeline], patterns: Sequence[str]) 
 
 def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[str, Any]) -> tuple[DeviceFigures, ...]:
     """Drop the step in which training ended or failed, which ``recorded_steps`` in run.json does not count."""
-    rank_entries = metadata.get("ranks")
     complete_steps = {
         entry["rank"]: entry["recorded_steps"]
-        for entry in (rank_entries if isinstance(rank_entries, list) else [])
-        if isinstance(entry, dict) and type(entry.get("rank")) is int and type(entry.get("recorded_steps")) is int
+        for entry in rank_entries(metadata)
+        if type(entry.get("rank")) is int and type(entry.get("recorded_steps")) is int
     }
     return tuple(device.first_steps(complete_steps.get(device.timeline.rank, 0)) for device in devices)
 
@@ -344,9 +344,8 @@ def _recorder_notes(metadata: dict[str, Any]) -> list[str]:
 def _shared_gpus(metadata: dict[str, Any]) -> list[str]:
     """Return a note for each GPU that several ranks trained on, as run.json tells it."""
     ranks: dict[str, list[int]] = {}
-    entries = metadata.get("ranks")
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("device_uuid"), str) and type(entry.get("rank")) is int:
+    for entry in rank_entries(metadata):
+        if isinstance(entry.get("device_uuid"), str) and type(entry.get("rank")) is int:
             ranks.setdefault(entry["device_uuid"], []).append(entry["rank"])
     text = (
         "{} share one GPU: each rank's kernels wait for the others', so times and figures of links are not those of a "

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dptrace.core.metadata import rank_entries
 from dptrace.core.units import listed, sanitize
 from dptrace.errors import DptraceError
 from dptrace.readers.source import Source
@@ -133,9 +134,4 @@ def join_run_files(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ranks_of(info: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    entries = info.get("ranks")
-    return {
-        entry["rank"]: entry
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict) and type(entry.get("rank")) is int
-    }
+    return {entry["rank"]: entry for entry in rank_entries(info) if type(entry.get("rank")) is int}

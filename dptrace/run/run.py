@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split, unknown_figures
 from dptrace.core.columns import same
+from dptrace.core.metadata import rank_entries
 from dptrace.core.notes import SEVERAL_RUNS
 from dptrace.core.table import frame, frame_of, listed_in_docstring
 from dptrace.errors import DptraceError
@@ -319,8 +320,7 @@ class Run:
     @cached_property
     def nodes(self) -> tuple[str, ...]:
         """The node of each timeline by ``run.json``, else by its trace's host, else by its file's name; or empty."""
-        entries = self.metadata.get("ranks")
-        known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        known = rank_entries(self.metadata)
         nodes = {entry.get("rank"): f"node {entry['node']}" for entry in known if isinstance(entry.get("node"), int)}
         hosts = {entry.get("rank"): str(entry["host"]) for entry in known if entry.get("host")}
         for found in (

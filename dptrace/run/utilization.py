@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dptrace.core.gpu import GpuProperties
+from dptrace.core.metadata import rank_entries
 from dptrace.core.numbers import AMOUNT
 from dptrace.core.table import with_missing
 from dptrace.model.gpu_peaks import (
@@ -181,9 +182,7 @@ class _Flops(NamedTuple):
 
 def _recorded_flops(metadata: Mapping[str, Any], device: DeviceFigures) -> _Flops | None:
     """Return the FLOPs of a rank that dptrace recorded, as counted in its trace, or in a step of an older run."""
-    entries = metadata.get("ranks")
-    own = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    entry = next((entry for entry in own if entry.get("rank") == device.timeline.rank), None)
+    entry = next((entry for entry in rank_entries(metadata) if entry.get("rank") == device.timeline.rank), None)
     counted = entry.get("flops") if entry is not None else None
     if isinstance(counted, dict) and (model := _number(counted.get("model"))) is not None:
         hardware = _number(counted.get("hardware"))

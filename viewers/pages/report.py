@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dptrace.analysis.findings.finding import nothing_found, top_findings
+from dptrace.core.metadata import rank_entries
 from dptrace.core.units import sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import middle_step_of
@@ -178,8 +179,7 @@ def _fact_rows(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         text = _flat(name, value)
         if text:
             yield name.replace("_", " "), text if len(text) <= _LONGEST_FACT else f"{text[:_LONGEST_FACT]}…"
-    ranks = info.get("ranks")
-    known = [rank for rank in ranks if isinstance(rank, Mapping)] if isinstance(ranks, list) else []
+    known = rank_entries(info)
     hosts = sorted({str(rank["host"]) for rank in known if rank.get("host")})
     machines = sorted({str(rank["device"]) for rank in known if rank.get("device")})
     yield from (("hosts", ", ".join(hosts)),) if hosts else ()

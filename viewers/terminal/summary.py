@@ -15,6 +15,7 @@ from dptrace.analysis.per_gpu.split import (
     EXPOSED_LABELS,
     overlap_percent,
 )
+from dptrace.core.metadata import objects, rank_entries
 from dptrace.core.notes import SELECTED
 from dptrace.core.units import MINUS, byte_size, duration, share
 from dptrace.model.training.layout import held_activations
@@ -50,8 +51,7 @@ def memory_sentence(info: Mapping[str, Any]) -> str:
     Args:
         info: the contents of run.json.
     """
-    ranks = info.get("ranks")
-    memories = [rank["memory"] for rank in ranks if _has_memory(rank)] if isinstance(ranks, list) else []
+    memories = objects([rank.get("memory") for rank in rank_entries(info)])
     held = {what: values for key, what in _HELD.items() if (values := _values(memories, key))}
     clauses = []
     if held:
@@ -105,10 +105,6 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
 
 def _signed(fraction: float) -> str:
     return f"+{share(fraction)}" if fraction >= 0 else f"{MINUS}{share(-fraction)}"
-
-
-def _has_memory(rank: object) -> bool:
-    return isinstance(rank, dict) and isinstance(rank.get("memory"), dict)
 
 
 def _values(memories: Sequence[Mapping[str, Any]], key: str) -> list[int]:

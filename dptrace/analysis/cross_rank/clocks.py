@@ -16,6 +16,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.matching.pairing import READ_NS, Offset, estimate_offsets
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, unique
+from dptrace.core.metadata import rank_entries
 from dptrace.core.units import MINUS, device_names, duration, plural, ranks_text, signed_duration
 from dptrace.timeline.model import UNKNOWN, Kind, Timeline
 
@@ -170,8 +171,7 @@ def shared_clock_devices(
         metadata: the contents of ``run.json``, which names each rank's host.
         offsets, reference: of the devices, from the ends of their collectives; without them, ``run.json`` decides.
     """
-    entries_json = metadata.get("ranks")
-    entries = [entry for entry in entries_json if isinstance(entry, Mapping)] if isinstance(entries_json, list) else []
+    entries = rank_entries(metadata)
     # Different machines may have the same host name, so the node that the launcher assigned counts too.
     host = {entry.get("rank"): (entry.get("node"), str(entry["host"])) for entry in entries if entry.get("host")}
     first: dict[object, int] = {}

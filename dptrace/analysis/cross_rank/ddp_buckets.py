@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import unique
+from dptrace.core.metadata import rank_entries
 from dptrace.timeline.model import Collective, Phase, Timeline
 
 
@@ -106,9 +107,7 @@ def ddp_logging_data(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     Args:
         metadata: the contents of ``run.json``.
     """
-    ranks = metadata.get("ranks")
-    entries = [metadata, *(ranks if isinstance(ranks, list) else [])]
-    data = [entry.get("ddp") for entry in entries if isinstance(entry, Mapping)]
+    data = [entry.get("ddp") for entry in (metadata, *rank_entries(metadata))]
     return next((logged for logged in data if isinstance(logged, Mapping) and logged), {})
 
 

@@ -28,6 +28,7 @@ from dptrace.analysis.findings.finding import (
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, median, unique
+from dptrace.core.metadata import rank_entries
 from dptrace.core.units import byte_size, duration, plural
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
@@ -343,8 +344,7 @@ def _lost(context: FindingContext, rows: NDArray[np.bool_], rate: float) -> floa
 
 def _one_machine(metadata: Mapping[str, Any], matches: Matches) -> NDArray[np.bool_]:
     """Return for each group whether all its ranks are on one machine, and so use its links."""
-    ranks = [entry for entry in metadata.get("ranks") or [] if isinstance(entry, Mapping) and "rank" in entry]
-    node: dict[int, object] = {entry["rank"]: entry.get("node") for entry in ranks}
+    node: dict[int, object] = {one["rank"]: one.get("node") for one in rank_entries(metadata) if "rank" in one}
     nodes = [{node.get(rank) for rank in group.ranks or tuple(node)} for group in matches.groups]
     return np.array([len(found) <= 1 for found in nodes], np.bool_)
 

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from dptrace.analysis.per_gpu.causes import DELAY_CAUSES
+from dptrace.core.metadata import rank_entries
 from dptrace.timeline.model import Timeline
 
 _MAY_LACK = tuple(cause.name for cause in DELAY_CAUSES if cause.may_lack_core)
@@ -32,9 +33,8 @@ class Loss(NamedTuple):
 
 def core_waits(metadata: Mapping[str, Any], timelines: Sequence[Timeline]) -> CoreWaits:
     """Return what ``run.json`` holds of the ranks; nothing where it is not recorded."""
-    ranks, schedule = metadata.get("ranks"), metadata.get("schedule")
-    rows = [row for row in ranks if isinstance(row, Mapping)] if isinstance(ranks, list) else []
-    recorded = {row.get("rank"): row.get("core_wait_ns") or [] for row in rows}
+    schedule = metadata.get("schedule")
+    recorded = {row.get("rank"): row.get("core_wait_ns") or [] for row in rank_entries(metadata)}
     first = _first_step(schedule if isinstance(schedule, Mapping) else {})
     waits: dict[tuple[int, str], int] = {}
     for timeline in timelines:

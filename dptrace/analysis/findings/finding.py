@@ -18,6 +18,7 @@ from dptrace.analysis.findings.evidence import AnyEvidence, Evidence, Idle, Stra
 from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median
+from dptrace.core.metadata import rank_entries
 from dptrace.core.units import byte_size, duration
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import HostCause, Phase, Timeline
@@ -316,8 +317,7 @@ class FindingContext(StepContext, frozen=True, dict=True):
 
 def unprofiled_step_ns(metadata: Mapping[str, Any]) -> float | None:
     """Return how long a step takes without the profiler: the mean of the ranks' medians; None if not measured."""
-    ranks = metadata.get("ranks")
-    timed = [_mapping(rank).get("unprofiled_ns") for rank in (ranks if isinstance(ranks, list) else [])]
+    timed = [rank.get("unprofiled_ns") for rank in rank_entries(metadata)]
     try:
         medians = [float(median(np.array(times, np.float64))) for times in timed if times]
     except (TypeError, ValueError):  # edited by hand

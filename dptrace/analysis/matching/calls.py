@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import let_go
 from dptrace.core.intervals import Int64, unique
+from dptrace.core.metadata import rank_entries
 from dptrace.model.collectives import COLLECTIVES, POINT_TO_POINT, CollectiveKind
 from dptrace.readers.trace import UNKNOWN_GROUP
 from dptrace.timeline.model import Collective, Kind
@@ -363,10 +364,8 @@ def _dimension(description: str) -> str:
 
 def _recorded(metadata: Mapping[str, Any]) -> dict[int, dict[str, int]]:
     """Return the coordinates that the ranks have written into their entries of ``run.json``."""
-    entries = metadata.get("ranks")
-    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     found = {}
-    for entry in known:
+    for entry in rank_entries(metadata):
         numbers, rank = entry.get("coordinates"), entry.get("rank")
         if (
             type(rank) is int

@@ -25,6 +25,7 @@ from dptrace.analysis.per_gpu.split import (
 )
 from dptrace.core.checks import holds
 from dptrace.core.intervals import Int64, IntervalSet, intersect, median, sums, union
+from dptrace.core.metadata import objects, rank_entries
 from dptrace.core.notes import MARKS, SUMS
 from dptrace.model.flops import OperatorCall
 from dptrace.model.operator_costs import cost
@@ -349,12 +350,11 @@ def expert_loads(metadata: Mapping[str, Any]) -> tuple[ExpertLoad, ...]:
 
 def _by_layer(metadata: Mapping[str, Any], key: str) -> dict[int, list[int]]:
     """Return a list of counts for each layer, of the run or, where the ranks have different layers, of the ranks."""
-    options, ranks = metadata.get("options"), metadata.get("ranks")
+    options = metadata.get("options")
     rows = options.get(key) if isinstance(options, dict) else None
     tables = [(range(len(rows)), rows)] if isinstance(rows, list) else []
-    for entry in ranks if isinstance(ranks, list) else []:
-        own = entry.get("experts") if isinstance(entry, dict) else None
-        if isinstance(own, dict) and isinstance(own.get("layers"), list) and isinstance(own.get(key), list):
+    for own in objects([entry.get("experts") for entry in rank_entries(metadata)]):
+        if isinstance(own.get("layers"), list) and isinstance(own.get(key), list):
             tables.append((own["layers"], own[key]))
     return {
         layer: counts

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from dptrace.core.metadata import rank_entries
+
 STRATEGIES = {
     "ddp": "every GPU holds the whole model",
     "zero1": "optimizer state is sharded",
@@ -239,9 +241,7 @@ def held_activations(metadata: Mapping[str, Any]) -> tuple[HeldActivations, ...]
     Args:
         metadata: the contents of run.json, which may be malformed.
     """
-    entries = metadata.get("ranks")
-    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    of_ranks = (_of_rank(entry.get("rank"), entry.get("pipeline")) for entry in known)
+    of_ranks = (_of_rank(entry.get("rank"), entry.get("pipeline")) for entry in rank_entries(metadata))
     return tuple(held for held in of_ranks if held is not None)
 
 
