@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dptrace.errors import MissingExtraError
 
@@ -55,13 +56,25 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    # Imported on first use, so that reading traces does not need torch.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dptrace.record' has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(f"dptrace.record.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtraError("Recording needs torch", "record") from None
+def on_first_use(package: str, homes: Mapping[str, str], wanted: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package whose modules need torch, which reading does not: it imports them.
+
+    Args:
+        homes: the module of each name, within the package.
+        wanted: what does not work without torch.
+    """
+
+    def imported(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise MissingExtraError(f"{wanted} needs torch", "record") from None
+
+    return imported
+
+
+__getattr__ = on_first_use(__name__, _HOMES, "Recording")

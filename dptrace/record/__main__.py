@@ -14,7 +14,7 @@ from pathlib import Path
 from dptrace.errors import DptraceError
 from dptrace.record.messages import LauncherSettings, restart_count
 from dptrace.record.options.catalog import Schedule
-from dptrace.record.options.command_line import Program, check_program, is_first_rank, local_rank_words
+from dptrace.record.options.command_line import check_program, is_first_rank, parse_rank
 from dptrace.record.run_folder import RunFolder
 
 
@@ -37,24 +37,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", action="store_true", help="also record each allocation and free")
     parser.add_argument("--modules", action="store_true", help="mark each module's forward")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only errors, and what the script prints")
-    parser.add_argument("-m", dest="is_module", action="store_true", help="the script is the name of a module")
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
     return parser
 
 
 def main() -> None:
     """Read the options before the script, and run it as one rank."""
-    words = sys.argv[1:]
-    ranks = local_rank_words(words)
     parser = _parser()
-    given = parser.parse_args(words[len(ranks) :])
+    given, program, arguments = parse_rank(parser)
     if given.light and given.modules:
         parser.error("--light leaves out the operators that --modules needs; choose one")
     if given.duration is not None and (given.steps is not None or not 0 < given.duration < float("inf")):
         parser.error("--duration is a number of seconds above 0, instead of --steps")
     steps = 10 if given.steps is None else given.steps
-    program = Program(given.script, given.is_module)
     out = Path(given.output or f"runs/{program.name}")
     records = True
     try:
@@ -67,11 +61,11 @@ def main() -> None:
             run.check(given.force)
     except DptraceError as error:
         parser.exit(error.exit_code, f"Error: {error}\n" if is_first_rank() else "")  # once
-    sys.argv = [given.script, *ranks, *given.arguments]
+    sys.argv = [program.target, *arguments]
     if not records:
         from dptrace.record.script.execute import execute
 
-        execute(given.script, given.is_module)
+        execute(program.target, program.is_module)
         return
     LauncherSettings(
         "",
@@ -90,7 +84,7 @@ def main() -> None:
     ).set_own()
     from dptrace.record.script.runner import run_program
 
-    run_program(given.script, given.is_module)
+    run_program(program.target, program.is_module)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dptrace.errors import MissingExtraError
+from dptrace.record import on_first_use
 
 if TYPE_CHECKING:
     from dptrace.watch.integrations import LightningCallback, TrainerCallback
@@ -29,23 +28,14 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    # Imported on first use, so that reading the files of a watch does not need torch.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dptrace.watch' has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(f"dptrace.watch.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtraError("Watching needs torch", "record") from None
+__getattr__ = on_first_use(__name__, _HOMES, "Watching")
 
 
 class _Callable(ModuleType):
     """This module, which is also the function :func:`dptrace.watch.session.watch`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
-        watched: AbstractContextManager[Any] = __getattr__("watch")(*args, **kwargs)  # type: ignore[operator]
+        watched: AbstractContextManager[Any] = __getattr__("watch")(*args, **kwargs)
         return watched
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dptrace.errors import DptraceError
 from dptrace.record.messages import restart_count
-from dptrace.record.options.command_line import Program, check_program, is_first_rank, local_rank_words
+from dptrace.record.options.command_line import check_program, is_first_rank, parse_rank
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,19 +26,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--export", default="", metavar="WHERE", help="prometheus[:HOST:PORT] or otlp")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no verdict")
     parser.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)  # by dptrace watch, which reads
-    parser.add_argument("-m", dest="is_module", action="store_true", help="the script is the name of a module")
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
     return parser
 
 
 def main() -> None:
     """Read the options before the script, and run it as one rank."""
-    words = sys.argv[1:]
-    ranks = local_rank_words(words)
     parser = _parser()
-    given = parser.parse_args(words[len(ranks) :])
-    program = Program(given.script, given.is_module)
+    given, program, arguments = parse_rank(parser)
     folder = Path(os.path.abspath(given.output or f"runs/{program.name}-watch"))
     is_first = is_first_rank()
     from dptrace.record.script.runner import run_program
@@ -56,8 +50,8 @@ def main() -> None:
     Settings(
         str(folder), given.every, not given.launched, given.quiet, given.captures, given.capture_steps, given.export
     ).set()
-    sys.argv = [given.script, *ranks, *given.arguments]
-    run_program(given.script, given.is_module, prepare_rank)
+    sys.argv = [program.target, *arguments]
+    run_program(program.target, program.is_module, prepare_rank)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -37,11 +38,6 @@ _OUTER = {
     *("nohup", "env", "time", "nice", "taskset", "numactl", "stdbuf", "sudo", "nsys", "ncu"),
 }
 """Commands that start another command: dptrace can be that one."""
-
-
-def local_rank_words(words: Sequence[str]) -> list[str]:
-    """Return the words that a launcher puts before the options of ``python -m dptrace.record``."""
-    return [word for word in words[:1] if word.startswith(_LOCAL_RANK)]
 
 
 def is_first_rank() -> bool:
@@ -77,6 +73,23 @@ class Program:
     def words(self) -> tuple[str, ...]:
         """The program as the words after ``python``."""
         return (*(["-m"] if self.is_module else []), self.target, *self.arguments)
+
+
+def parse_rank(parser: ArgumentParser) -> tuple[Namespace, Program, list[str]]:
+    """Read the command line of a rank, such as ``python -m dptrace.record [OPTIONS] train.py …``.
+
+    Args:
+        parser: knows the options before the script.
+
+    Returns:
+        The options, the program, and its arguments, with what a launcher puts before all other words.
+    """
+    parser.add_argument("-m", dest="is_module", action="store_true", help="the script is the name of a module")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", nargs=REMAINDER, metavar="…", help="the script's own arguments")
+    ranks = [word for word in sys.argv[1:2] if word.startswith(_LOCAL_RANK)]
+    given = parser.parse_args(sys.argv[1 + len(ranks) :])
+    return given, Program(given.script, given.is_module), [*ranks, *given.arguments]
 
 
 def parse_program(words: Sequence[str]) -> Program:
