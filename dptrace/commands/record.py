@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from dptrace.commands.record_options import attach, check_windows, window_options, window_settings
 from dptrace.commands.shared.numbers import Whole
-from dptrace.commands.shared.options import check_machines, machine_options
+from dptrace.commands.shared.options import Decorator, check_machines, group, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET, progress
 from dptrace.core.units import for_terminal, plural, sanitize
 from dptrace.errors import UsageError
@@ -24,6 +24,7 @@ from dptrace.record.launch.monitor import Reporter
 from dptrace.record.options.catalog import (
     OPTIONS,
     SYNTHETIC_IMAGES,
+    Option,
     Schedule,
     TrainerOptions,
     check_model,
@@ -281,28 +282,19 @@ def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the trainers' options, declared in dptrace.record.options.catalog; the defaults are the trainers'."""
-    for option in reversed(OPTIONS):
-        name = f"--{option.name}" + (f"/--no-{option.name}" if option.default is True else "")
-        names: tuple[str, ...] = (name, option.field)
-        if option.name == "out":  # -o and --output on every verb; a trainer's own command line has --out
-            names = ("-o", "--output", option.field)
-        if option.type is bool:
-            kind: dict[str, Any] = {"is_flag": True, "default": None}
-        elif option.choices:
-            kind = {"type": click.Choice(option.choices)}
-        else:
-            plain: Any = (
-                Whole(most=1 << 31)
-                if option.type is int
-                else str
-                if option.type is str
-                else _as_click_type(option.type)
-            )
-            kind = {"type": plain, "metavar": option.metavar}
-        function = click.option(*names, **kind, help=option.help_text)(function)
-    return function
+def _option(option: Option) -> Decorator:
+    """Return an option of the trainers, declared in dptrace.record.options.catalog; the default is the trainers'."""
+    names = [f"--{option.name}" + (f"/--no-{option.name}" if option.default is True else ""), option.field]
+    if option.name == "out":  # -o and --output on every verb; a trainer's own command line has --out
+        names = ["-o", "--output", option.field]
+    if option.type is bool:
+        kind: dict[str, Any] = {"is_flag": True, "default": None}
+    elif option.choices:
+        kind = {"type": click.Choice(option.choices)}
+    else:
+        types: dict[Any, Any] = {int: Whole(most=1 << 31), str: str}
+        kind = {"type": types.get(option.type) or _as_click_type(option.type), "metavar": option.metavar}
+    return click.option(*names, **kind, help=option.help_text)
 
 
 @click.command(cls=RecordCommand, context_settings={"allow_interspersed_args": False})
@@ -310,7 +302,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @trainers_help_option
 @click.option("-m", cls=ModuleOption, hidden=True, expose_value=False)
 @click.option("--gpus", type=Whole(1), metavar="N", help="Processes [default: one per GPU; 2 on CPU; 1 by python].")
-@_shared_options
+@group(*map(_option, OPTIONS))
 @window_options
 @click.option("--force", is_flag=True, help="Overwrite an existing run.")
 @click.option("--links", metavar="FILE", help="Copy the measurements of this file of dptrace links into run.json.")
@@ -370,7 +362,15 @@ def _start_launcher(program: Program, options: dict[str, Any]) -> NoReturn:
         words += [] if isinstance(value, bool) else [str(value)]
     check_program(program)
     RunFolder(_out(None, program, options)).check(options["force"])
-    line = [*program.launcher, *words, *program.words]
+    become([*program.launcher, *words, *program.words])
+
+
+def become(line: list[str]) -> NoReturn:
+    """Become another program.
+
+    Raises:
+        UsageError: it can't be started.
+    """
     try:
         os.execvp(line[0], line)
     except OSError as error:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dptrace.commands.shared.numbers import NumberType, Whole
-from dptrace.commands.shared.options import Toggle
+from dptrace.commands.shared.options import Toggle, group
 from dptrace.errors import UsageError
 from dptrace.record.launch.monitor import request_window
 from dptrace.record.options.catalog import TrainerOptions
@@ -18,7 +17,7 @@ from dptrace.record.run_folder import RunFolder
 _SECONDS = 1e9
 """Most seconds that an option may name: 30 years."""
 
-_OPTIONS = (
+window_options = group(
     click.option(
         "--duration",
         type=NumberType(above=0, most=_SECONDS),
@@ -57,13 +56,6 @@ _OPTIONS = (
         help="End a job in which a rank makes no step for S seconds. [with --mode: 1800]",
     ),
 )
-
-
-def window_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 _EXCLUDED: tuple[tuple[str, tuple[str, ...], str], ...] = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from dptrace.commands.record import ModuleOption
+from dptrace.commands.record import ModuleOption, become
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import check_machines, json_option, machine_options
 from dptrace.commands.shared.output import emit, json_text
@@ -101,11 +101,7 @@ def _start_launcher(program: Program, folder: Path, options: dict[str, Any]) -> 
         if options[name] not in (None, 1):
             raise UsageError(f"--{name.replace('_', '-')} is for a script that dptrace starts itself.")
     check_program(program)
-    line = [*program.launcher[:-1], "dptrace.watch", *_words(folder, options), *program.words]
-    try:
-        os.execvp(line[0], line)
-    except OSError as error:
-        raise UsageError(f"{line[0]} cannot be started: {error.strerror or error}.") from None
+    become([*program.launcher[:-1], "dptrace.watch", *_words(folder, options), *program.words])
 
 
 def _launch(program: Program, folder: Path, options: dict[str, Any]) -> None:

@@ -171,10 +171,6 @@ opening_options = group(reading_options, verbosity_options)
 # Options on what a step computes, where run.json does not say it: parameters, tokens, samples, and the GPU's peak.
 
 
-WORKLOAD_OPTIONS = ("parameters", "tokens", "samples", "peak_tflops")
-"""The names of the arguments that :data:`workload_options` passes."""
-
-
 _AMOUNT = Amount(AMOUNT)
 workload_options = group(
     click.option("--params", "parameters", type=_AMOUNT, metavar="N", help="Parameters of the whole model, like 7B."),
@@ -186,11 +182,9 @@ workload_options = group(
 
 
 def with_workload(run: Run, **values: float | None) -> Run:
-    """Return the run with what the options say of a step: any of WORKLOAD_OPTIONS."""
+    """Return the run with what the options say of a step: the arguments of :data:`workload_options`."""
     if all(value is None for value in values.values()):
         return run
-    from dataclasses import replace
-
     from dptrace.run.utilization import Workload
 
     return replace(run, workload=Workload(**values))
