@@ -18,7 +18,7 @@ from dptrace.core.intervals import median, sums
 from dptrace.core.table import html_table, step_number, with_missing, with_strings
 from dptrace.core.units import duration, milliseconds, plural, share, signed_milliseconds
 from dptrace.replay import simulation
-from dptrace.replay.graph.build import Model, build_model, residuals_without_inferred, whole_run
+from dptrace.replay.graph.build import Model, build_model, residuals_without_inferred
 from dptrace.replay.graph.schedule import Times
 from dptrace.replay.paths import PathPiece, longest_pieces, path_of_run
 from dptrace.replay.representatives import MOST_REPLAYED, Representatives, representatives
@@ -40,7 +40,7 @@ from dptrace.replay.transforms.interference import Factor, Interference, measure
 from dptrace.replay.transforms.launches import Accumulate
 from dptrace.replay.transforms.replicate import SHARED, Replicate, with_replication
 from dptrace.replay.transforms.schedule import Reschedule
-from dptrace.run.run import Run
+from dptrace.run.run import Run, whole_run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -32,7 +32,7 @@ from dptrace.analysis.memory.usage import (
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError
-from dptrace.run.run import Run
+from dptrace.run.run import Run, whole_run
 from dptrace.timeline.model import Phase
 
 NO_MEMORY = (
@@ -98,13 +98,7 @@ def no_memory(run: Run) -> str:
 
 def _of_windows(run: Run) -> bool:
     """Return whether a run is of several windows: what is freed between two would seem to live on."""
-    return any(timeline.windows.gaps for timeline in _whole(run).timelines)
-
-
-def _whole(run: Run) -> Run:
-    while run.selected_from is not None:
-        run = run.selected_from[0]
-    return run
+    return any(timeline.windows.gaps for timeline in whole_run(run).timelines)
 
 
 def device_reports(run: Run) -> tuple[DeviceReport, ...]:
@@ -122,7 +116,7 @@ def device_reports(run: Run) -> tuple[DeviceReport, ...]:
 def _selected(run: Run, rank: int, use: MemoryUse) -> NDArray[np.bool_] | None:
     """Return which steps of a rank the run still has; None if it has all."""
     names, all_names = (
-        {name for t in part.timelines if t.rank == rank for name in t.windows.names} for part in (run, _whole(run))
+        {name for t in part.timelines if t.rank == rank for name in t.windows.names} for part in (run, whole_run(run))
     )
     return None if names == all_names else np.array([name in names for name in use.steps], np.bool_)
 

@@ -369,6 +369,13 @@ class Run:
         return tables.mean_split_html(repr(self), self.devices, self.cross_rank.exposed_waits)
 
 
+def whole_run(run: Run) -> Run:
+    """Return the run that ranks and steps were selected from."""
+    while run.selected_from is not None:
+        run = run.selected_from[0]
+    return run
+
+
 _NODE_IN_NAME = re.compile(r"^(?:(.+?)_\d+\.|.*?((?:node|host)[-_]?\d+))", re.IGNORECASE)
 """The host in a file's name, as torch's ``tensorboard_trace_handler`` writes it (``HOST_PID.…``), or as people do."""
 

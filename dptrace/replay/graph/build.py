@@ -35,7 +35,7 @@ from dptrace.replay.graph.model import (
 from dptrace.replay.graph.process import Process, ProcessTasks, build_process
 from dptrace.replay.graph.waits import US
 from dptrace.replay.representatives import Representatives, arrives_with
-from dptrace.run.run import Run
+from dptrace.run.run import Run, whole_run
 from dptrace.timeline.model import Kind, Timeline
 
 # Waits that only times suggest: the last resort for tasks that start later than all that is known allows.
@@ -548,13 +548,6 @@ class Model(msgspec.Struct, frozen=True):
     def notes(self) -> tuple[str, ...]:
         """What the graph was inferred from, a sentence each."""
         return tuple(_notes(self))
-
-
-def whole_run(run: Run) -> Run:
-    """Return the run that ranks and steps were selected from."""
-    while run.selected_from is not None:
-        run = run.selected_from[0]
-    return run
 
 
 @collection_paused()
