@@ -11,7 +11,7 @@ import base64
 import hashlib
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -232,6 +232,14 @@ def pictures(drawings: Drawing | Sequence[Drawing], width: float = WIDTH) -> Mar
         for one in drawn
         if not one.message
     )
+
+
+def chart_sections(charts: Mapping[str, Drawing]) -> list[Section]:
+    """Return a section for each chart, by its name: the picture, and what it is about."""
+    return [
+        Section(f"chart-{name}", chart.title, pictures(chart), None, chart.message or chart.subtitle)
+        for name, chart in charts.items()
+    ]
 
 
 def section_styles() -> str:

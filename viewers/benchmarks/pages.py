@@ -12,7 +12,7 @@ from dptrace.core.units import duration, plural
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, log_axis, message
-from dptrace.viewers.base.page import Markup, Section, pictures, section_page, sections
+from dptrace.viewers.base.page import Markup, Section, chart_sections, pictures, section_page, sections
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.benchmarks import bench_table
 from dptrace.viewers.benchmarks.links_table import (
@@ -210,10 +210,7 @@ def links_document(content: Mapping[str, Any]) -> str:
     tables = list(algorithm_tables(content))
     if tables:
         charts["algorithms"] = algorithms_chart(content)
-    parts = [
-        Section(f"chart-{name}", chart.title, pictures(chart), None, chart.message or chart.subtitle)
-        for name, chart in charts.items()
-    ]
+    parts = chart_sections(charts)
     parts += [
         Section(f"algorithms-{number}", title, cells=cells, open=True) for number, (title, cells) in enumerate(tables)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.page import Markup, Section, pictures, section_page, sections
+from dptrace.viewers.base.page import Markup, Section, chart_sections, section_page, sections
 from dptrace.viewers.planning.charts import charts
 from dptrace.viewers.planning.tables import facts, tables
 
@@ -19,10 +19,7 @@ def document(content: Mapping[str, Any]) -> str:
     title, kind = _TITLES.get(content["kind"], ("Predicted step", "prediction"))
     said = facts(content)
     first, *rest = (recorded, *said) if recorded else said
-    parts = [
-        Section(f"chart-{name}", chart.title, pictures(chart), None, chart.message or chart.subtitle)
-        for name, chart in charts(content).items()
-    ]
+    parts = chart_sections(charts(content))
     cells = [
         Section(f"table-{number}", heading, cells=table, open=True)
         for number, (heading, table) in enumerate(tables(content, every=True))
