@@ -181,17 +181,14 @@ def has_failures(folder: Path, before_ns: int | None = None) -> bool:
 
 def recorder_failures(folder: Path) -> dict[int, str]:
     """Return why ranks could not be recorded although their training went on, by rank, since the last restart."""
-    restarts = len(_restarts(folder))
-    found_since = [found for found in read_messages(folder, "failure") if found.get("attempt", 0) >= restarts]
-    failed = [found for found in found_since if found.get("of_recorder")]
-    return {found["rank"]: found["message"] for found in failed}
+    return {found["rank"]: found["message"] for found in _messages(folder, of_recorder=True)}
 
 
-def _messages(folder: Path) -> list[dict[str, Any]]:
-    """Return the failures of ranks since the last restart."""
+def _messages(folder: Path, of_recorder: bool = False) -> list[dict[str, Any]]:
+    """Return the failures of ranks, or of their recording alone, since the last restart."""
     restarts = len(_restarts(folder))
     found = [message for message in read_messages(folder, "failure") if message.get("attempt", 0) >= restarts]
-    return [message for message in found if not message.get("of_recorder")]
+    return [message for message in found if bool(message.get("of_recorder")) == of_recorder]
 
 
 def _blame_who_left(folder: Path, failure: Failure, messages: Sequence[dict[str, Any]]) -> Failure:

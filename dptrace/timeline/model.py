@@ -272,11 +272,6 @@ class Windows(msgspec.Struct, frozen=True):
         """Return how many ns of a set of intervals are in each step."""
         return np.diff(covered(intervals, self.bounds))[self.span] if len(self.bounds) else EMPTY[0]
 
-    def step_at(self, times: Int64) -> Int64:
-        """Return the step of each time; -1 for those in none."""
-        span = np.searchsorted(self.bounds, times, side="right") - 1
-        return self.step_of_span[np.where(span < len(self.bounds) - 1, span, -1)]
-
     @property
     def step_of_span(self) -> Int64:
         """Of each span: which step it is, or -1; followed by -1."""
