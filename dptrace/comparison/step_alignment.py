@@ -11,7 +11,7 @@ takes, and what a run saves, is the mean of its GPUs, as everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -279,18 +279,16 @@ def _starts_as_run(steps: RunSteps) -> Int64:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(periods)))
 
 
-def _notes(a: RunSteps, b: RunSteps, count: int, names: tuple[str, str]) -> list[str]:
-    notes = []
+def _notes(a: RunSteps, b: RunSteps, count: int, names: tuple[str, str]) -> Iterator[str]:
     if len(a.names) != len(b.names):
         has = f"{names[0]} has {plural(len(a.names), 'step')} and {names[1]} has {len(b.names)}"
-        notes.append(
+        yield (
             f"{has}: steps are paired by order, "
             + ("the first of each." if count == 1 else f"the first {count} of each.")
         )
-    notes += shared_notes([_own_notes(a)], [_own_notes(b)], names)
+    yield from shared_notes([_own_notes(a)], [_own_notes(b)], names)
     if any((steps.length_ns > (steps.end_ns - steps.start_ns).max(axis=0)).any() for steps in (a, b)):
-        notes.append("A step is drawn from its first rank's start to its last rank's end, longer than on any one rank.")
-    return notes
+        yield "A step is drawn from its first rank's start to its last rank's end, longer than on any one rank."
 
 
 def _own_notes(steps: RunSteps) -> list[str]:

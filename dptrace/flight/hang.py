@@ -118,20 +118,18 @@ def find_hang(paths: str | Path | Sequence[str | Path]) -> dict[str, Any]:
     }
 
 
-def _told(causes: Sequence[Fault]) -> list[str]:
-    """Return what the causes are: the first of each kind and rank in words, the groups of the others by name."""
+def _told(causes: Sequence[Fault]) -> Iterator[str]:
+    """Yield what the causes are: the first of each kind and rank in words, the groups of the others by name."""
     alike: dict[tuple[str, tuple[int, ...]], list[Fault]] = {}
     for fault in causes:
         alike.setdefault((fault.kind, tuple(fault.culprits)), []).append(fault)
-    texts = []
     for (kind, culprits), (first, *others) in alike.items():
-        texts.append(first.text)
+        yield first.text
         if kind in ("missing", "no dump", "gpu") and (groups := [*dict.fromkeys(one.group for one in others)]):
             who = f"{ranks_text(culprits, capital=True)} {'keeps' if len(culprits) == 1 else 'keep'}"
-            texts.append(f"{who} others waiting, too, in {'group' if len(groups) == 1 else 'groups'} {listed(groups)}.")
+            yield f"{who} others waiting, too, in {'group' if len(groups) == 1 else 'groups'} {listed(groups)}."
         else:
-            texts += [other.text for other in others]
-    return texts
+            yield from (other.text for other in others)
 
 
 def _next(causes: Sequence[Fault]) -> list[str]:

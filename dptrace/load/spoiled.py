@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -99,15 +99,14 @@ def has_whole_steps(file: RankFile) -> bool:
     return not timelines or len(incomplete) < len(timelines)
 
 
-def spoiling(ranks: Sequence[int], files: Sequence[RankFile]) -> list[Note]:
-    """Return a note on the few ranks that limit what is said of the others; none where many do.
+def spoiling(ranks: Sequence[int], files: Sequence[RankFile]) -> Iterator[Note]:
+    """Yield a note on the few ranks that limit what is said of the others; none where many do.
 
     Args:
         ranks: of each file.
     """
     unmarked = [any(MARKS in device.split.lacks for device in file.devices) for file in files]
     cut = [any(note.is_cut for note in file.damage) for file in files]
-    notes = []
     for which, one, several in (
         (unmarked, "its steps are not marked", "their steps are not marked"),
         (cut, "its file is cut", "their files are cut"),
@@ -120,5 +119,4 @@ def spoiling(ranks: Sequence[int], files: Sequence[RankFile]) -> list[Note]:
         why, leaves = (one, "leaves it out") if len(found) == 1 else (several, "leave them out")
         options = " ".join(f"--ignore {rank}" for rank in found[:4]) + (" …" if found[4:] else "")
         who = f"{ranks_text(found, capital=True)} ({where})"
-        notes.append(Note(f"{who}: {why}, which limits what can be said of the others; {options} {leaves}."))
-    return notes
+        yield Note(f"{who}: {why}, which limits what can be said of the others; {options} {leaves}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -247,7 +247,7 @@ def _link(line: Line, algorithm: Algorithm, backend: str, ranks: int) -> dict[st
     }
 
 
-def _remarks(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _remarks(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Note the kinds that one line does not explain: because several lines do, or because the times scatter."""
     segmented, scattered = [], []
     for kind, one in found.items():
@@ -259,14 +259,12 @@ def _remarks(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
             segmented.append(f"{kind} from {where} bytes up")
         elif fitted["deviation"] > _POOR:
             scattered.append(f"{kind} (median deviation {100 * fitted['deviation']:.0f} %)")
-    remarks = []
     if segmented:
         why = "a protocol switch, a full cache, or newly allocated memory"
-        remarks.append(f"A different line fits {'; '.join(segmented)} ({why}).")
+        yield f"A different line fits {'; '.join(segmented)} ({why})."
     if scattered:
         advice = "Measure again while nothing else runs on these machines, or with a larger --budget."
-        remarks.append(f"Times deviate strongly from the fitted line: {', '.join(scattered)}. {advice}")
-    return remarks
+        yield f"Times deviate strongly from the fitted line: {', '.join(scattered)}. {advice}"
 
 
 def _nearest(measured: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -106,11 +107,9 @@ class GlooThreads:
         return self._tops[thread] - pointer
 
 
-def _areas() -> list[tuple[int, int]]:
-    """Return the areas of this process's memory; each stack is one."""
-    areas = []
+def _areas() -> Iterator[tuple[int, int]]:
+    """Yield the areas of this process's memory; each stack is one."""
     with suppress(OSError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             start, _, end = line.split(maxsplit=1)[0].partition("-")
-            areas.append((int(start, 16), int(end, 16)))
-    return areas
+            yield (int(start, 16), int(end, 16))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ def inferred_ns(model: Model) -> int:
     return int(spent.max(initial=0))
 
 
-def doubts(question: Question, of_replay: Sequence[Doubt] | None = None) -> tuple[Doubt, ...]:
+def doubts(question: Question, of_replay: Iterable[Doubt] | None = None) -> tuple[Doubt, ...]:
     """Return the reasons to distrust an answer, those that refuse one first.
 
     Args:
@@ -116,54 +116,52 @@ def doubts(question: Question, of_replay: Sequence[Doubt] | None = None) -> tupl
     return tuple(sorted(found, key=lambda doubt: not doubt.refuses))
 
 
-def doubts_of_replay(question: Question) -> Sequence[Doubt]:
+def doubts_of_replay(question: Question) -> Iterator[Doubt]:
     """Check whether the replay of the unchanged run explains the run."""
     measured, steps = question.measured_ns, question.steps
-    found = []
     error = abs(question.replayed_ns / measured - 1) if measured else 0.0
     if error > _MAX_ERROR:
         text = f"The replay of the unchanged run misses its step by {share(error)}: a dependency is missing or wrong."
-        found.append(Doubt("replay_misses", text, True))
+        yield Doubt("replay_misses", text, True)
     across = question.model.whole.cross_rank
     if unknown := why_unknown(across.matches, across.clocks, _MAX_ERROR * measured):
-        found.append(Doubt("clocks", unknown, True))
+        yield Doubt("clocks", unknown, True)
     open_ns = unexplained_ns(question.model) / steps
     if open_ns > _MAX_ERROR * measured:
         graphs = any("GraphLaunch" in name for name in question.model.graph.names)
         why = " The trace does not record what the nodes of a CUDA graph wait for." if graphs else ""
         text = f"{duration(open_ns)} of waiting in each step have no recorded reason.{why}"
-        found.append(Doubt("unexplained", text, True))
+        yield Doubt("unexplained", text, True)
     inferred = inferred_ns(question.model) / steps
     if question.model.of is not None:
-        found.append(Doubt("represented", question.model.of.text, False))
+        yield Doubt("represented", question.model.of.text, False)
     if inferred > _MAX_INFERRED * measured:
         text = f"{duration(inferred)} of waiting in each step are explained by times alone, so the range is wide."
-        found.append(Doubt("inferred", text, False))
-    return found
+        yield Doubt("inferred", text, False)
 
 
-def _about_absent(question: Question) -> Sequence[Doubt]:
+def _about_absent(question: Question) -> Iterator[Doubt]:
     """Check whether ranks that were not recorded, or transfers that look like waiting for them, may decide."""
-    found, model = [], question.model
+    model = question.model
     lacking = model.run.world_size - len(model.whole.ranks)
     if question.absent_share > _MAX_ABSENT:
         text = (
             "Ranks wait in collectives that lack ranks: whether these come late or the transfer takes long is unknown, "
             f"and either may set {share(question.absent_share)} of the step."
         )
-        found.append(Doubt("absent_ranks", text, not 0 < lacking <= _MOST_ABSENT * model.run.world_size))
+        yield Doubt("absent_ranks", text, not 0 < lacking <= _MOST_ABSENT * model.run.world_size)
     elif lacking > 0 and question.changes and model.bounds_absent:
         text = (
             f"{plural(lacking, 'rank')} of the job {'was' if lacking == 1 else 'were'} not recorded. The least gain is "
             "that with them as late as the last of the others at each of their collectives."
         )
-        found.append(Doubt("absent_ranks", text, False))
+        yield Doubt("absent_ranks", text, False)
     if transfers_are_unknown(model, question.changes, question.measured_ns):
         text = (
             "Ranks are missing from collectives, and none with all of its ranks shows how long these transfer: how "
             "much of them is waiting is unknown, so the gain is what is possible at most."
         )
-        found.append(Doubt("absent_ranks", text, False))
+        yield Doubt("absent_ranks", text, False)
     asked = any(change.collectives for change in question.changes)
     if asked and (unsized_ns := _unsized_ns(question.model) / question.steps) > _MAX_ERROR * question.measured_ns:
         spent = f"{duration(unsized_ns)} of each step go to transfers in collectives"
@@ -175,8 +173,7 @@ def _about_absent(question: Question) -> Sequence[Doubt]:
             )
         else:
             text = f"{spent} that are not matched across ranks: how long these wait for each other is unknown."
-        found.append(Doubt("unsized", text, True))
-    return found
+        yield Doubt("unsized", text, True)
 
 
 def transfers_are_unknown(model: Model, changes: Sequence[Change], step_ns: float) -> bool:
@@ -200,9 +197,9 @@ def _unsized_ns(model: Model) -> int:
     return model.transferring_ns(unknown)
 
 
-def _about_pace(question: Question) -> Sequence[Doubt]:
+def _about_pace(question: Question) -> Iterator[Doubt]:
     """Check what sets the pace."""
-    measured, steady, found = question.measured_ns, question.steady, []
+    measured, steady = question.measured_ns, question.steady
     only_host = bool(question.changes) and not any(change.host for change in question.changes)
     beyond = question.bound_ns - question.predicted_ns
     if beyond > _MAX_BOUND * measured:
@@ -215,17 +212,16 @@ def _about_pace(question: Question) -> Sequence[Doubt]:
             f"{duration(question.predicted_ns)} at first, but the {side} alone needs {duration(needs)} for one, which "
             "bounds the prediction."
         )
-        found.append(Doubt("steady_state", text, most))
+        yield Doubt("steady_state", text, most)
     elif only_host and question.host_share > _MAX_HOST:
         text = (
             f"The host sets the length of the step ({share(question.host_share)} of it), including what the profiler "
             "costs it: faster devices or links gain little."
         )
-        found.append(Doubt("host_sets", text, False))
+        yield Doubt("host_sets", text, False)
     if question.model.run.on_cpu and question.changes:
         text = "gloo and compute compete for cores, which a replay knows only roughly: the range is wide."
-        found.append(Doubt("contention", text, False))
-    return found
+        yield Doubt("contention", text, False)
 
 
 SCHEMA = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -216,16 +216,14 @@ def _steps(summary: KernelSummary) -> list[Text]:
     return [Text(line + rest)]
 
 
-def _totals(summary: KernelSummary) -> list[Text]:
-    """Return a line for each kind: the sum of durations, and the time with any running where that is less."""
-    lines = []
+def _totals(summary: KernelSummary) -> Iterator[Text]:
+    """Yield a line for each kind: the sum of durations, and the time with any running where that is less."""
     for kind, totals in summary.totals.items():
         total, busy = totals["total_ns"], totals["busy_ns"]
         if total:
             spent, running = milliseconds(total), milliseconds(busy)
             overlap = f" ({running} ms busy: streams overlap)" if running != spent else ""
-            lines.append(Text(f"{kind}: {spent} ms{overlap}"))
-    return lines
+            yield Text(f"{kind}: {spent} ms{overlap}")
 
 
 # The launch side in the terminal: how far the host runs ahead of the devices, and where its time goes.

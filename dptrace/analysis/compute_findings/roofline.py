@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from math import prod
 
@@ -286,21 +286,19 @@ def _example(context: ComputeContext, product: _Product) -> str:
     )
 
 
-def _products(context: ComputeContext) -> list[_Product]:
-    """Return the products of all devices with a known peak; the kernels of one call count together."""
+def _products(context: ComputeContext) -> Iterator[_Product]:
+    """Yield the products of all devices with a known peak; the kernels of one call count together."""
     kernels = context.kernels
     # Those of attention that is not fused are a finding of their own.
     chosen = kernels.of_work([_has_roofline(work) for work in kernels.work]) & ~in_unfused_attention(kernels)
     kernels = kernels.take(chosen & (kernels.call >= 0))
     peaks = [gpu_peak(timeline.gpu) if timeline.gpu else None for timeline in context.timelines]
-    found = []
     for peak in {peak.name: peak for peak in peaks if peak is not None}.values():
         devices = [device for device, own in enumerate(peaks) if own is not None and own.name == peak.name]
-        found += _products_on(peak, kernels.take(np.isin(kernels.device, devices)))
-    return found
+        yield from _products_on(peak, kernels.take(np.isin(kernels.device, devices)))
 
 
-def _products_on(peak: GpuPeak, kernels: StepKernels) -> list[_Product]:
+def _products_on(peak: GpuPeak, kernels: StepKernels) -> Iterator[_Product]:
     whole = [_whole(work) for work in kernels.work]
     numbers = {work: number for number, work in enumerate(dict.fromkeys(whole))}
     product = kernels.of_work([numbers[work] for work in whole], np.int64)
@@ -310,13 +308,11 @@ def _products_on(peak: GpuPeak, kernels: StepKernels) -> list[_Product]:
     names: dict[int, list[str]] = {}
     for index in np.unique(kernels.index).tolist():
         names.setdefault(numbers[whole[index]], []).append(kernels.work[index].kernel)
-    found = []
     for work, number in numbers.items():
         roof = _roof_ns(work, peak) if calls[number] else None
         if roof is not None:
             count = int(calls[number])
-            found.append(_Product(work, peak, count, int(ns[number]), roof * count, tuple(names[number])))
-    return found
+            yield _Product(work, peak, count, int(ns[number]), roof * count, tuple(names[number]))
 
 
 def _whole(work: Work) -> Work:

@@ -429,17 +429,15 @@ def _by_position(read: dict[int, _Read], columns: Columns, order: Int64) -> dict
     return {int(position[old]): value for old, value in read.items() if position[old] >= 0}
 
 
-def _implausible_metadata(metadata: Metadata) -> list[str]:
+def _implausible_metadata(metadata: Metadata) -> Iterator[str]:
     """Describe the metadata that can't be right and was ignored."""
     base, info = metadata.base, metadata.distributed
-    wrong = []
     if base is not None and as_count(base) is None:
-        wrong.append("baseTimeNanoseconds is not a time; the clock can't be compared with those of other ranks.")
+        yield "baseTimeNanoseconds is not a time; the clock can't be compared with those of other ranks."
     if info is not None and not isinstance(info, dict):
-        wrong.append("distributedInfo is not an object; it was ignored.")
+        yield "distributedInfo is not an object; it was ignored."
     elif info and any(info.get(key) is not None and _rank(info[key]) is None for key in ("rank", "world_size")):
-        wrong.append("distributedInfo has an invalid rank or world size, which was ignored.")
-    return wrong
+        yield "distributedInfo has an invalid rank or world size, which was ignored."
 
 
 def damage_of(name: str, columns: EventSink, cut_off: Note | None) -> list[Note]:

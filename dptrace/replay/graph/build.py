@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -738,22 +738,20 @@ def _inserted(graph: Graph, more: Edge) -> dict[str, Any]:
     return {"edge": edge, "first": graph.first + edges_before(more, len(graph)), "prepared": []}
 
 
-def _notes(model: Model) -> list[str]:
+def _notes(model: Model) -> Iterator[str]:
     """Describe what was inferred, and from what."""
     waits = [process.waits for process in model.processes]
     joins, by_time = sum(one.joins for one in waits), sum(one.joins_by_time for one in waits)
     hidden = sum(process.hidden_waits for process in model.processes)
     timed = int(model.graph.edge.of(*INFERRED).sum())
-    notes = []
     if joins:
-        notes.append(
+        yield (
             f"Inferred: which collective a stream waits for, in {plural(joins, 'case')}, {by_time:,} of them by time."
         )
     if hidden:
-        notes.append(f"Inferred: waits of the host for the device that are not recorded, in {plural(hidden, 'pause')}.")
+        yield f"Inferred: waits of the host for the device that are not recorded, in {plural(hidden, 'pause')}."
     if timed:
-        notes.append(f"Inferred from time alone: {plural(timed, 'wait')} between streams; ranges are with and without.")
+        yield f"Inferred from time alone: {plural(timed, 'wait')} between streams; ranges are with and without."
     if contradicted := model.graph.contradicted:
         left_out = plural(contradicted, "dependency", "dependencies")
-        notes.append(f"Left out: {left_out} that the recorded order contradicts.")
-    return notes
+        yield f"Left out: {left_out} that the recorded order contradicts."
