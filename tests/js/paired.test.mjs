@@ -3,10 +3,15 @@
 import assert from "node:assert";
 import test from "node:test";
 import { timeSavedTexts } from "../../viewers/gantt/static/drawing/time_saved.js";
-import { insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/gantt/static/data/rows.js";
+import { elapsed, insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/gantt/static/data/rows.js";
 
 const paired = { bounds: [0, 100, 200], ends: [100, 150] };
 const plain = { bounds: [0, 100, 150] };
+
+test("what is measured across a break has the time that is not drawn", () => {
+  const scene = { breaks: [[100, 110, 2000], [300, 310, 5000]] };
+  assert.deepEqual([40, 1050, 7250, 2000], [[50, 90], [50, 105], [50, 320], [100, 110]].map(([from, to]) => elapsed(scene, from, to)));
+});
 
 test("a time between the end of a step and the next one is in no step", () => {
   const gap = { bounds: [0, 100, 180], ends: [60, 180] };

@@ -17,6 +17,7 @@ from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
 from dptrace.run.memory import memory_notes
 from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.pages.gantt_svg import gantt_svg
 from dptrace.viewers.terminal.gantt import print_gantt
 from tests.support.mesh import Mesh
 
@@ -192,11 +193,21 @@ def test_memory_is_of_one_window(whole: dptrace.Run) -> None:
     assert any("--window" in note for note in memory_notes(whole))
 
 
-def test_pictures_have_steps_where_they_are(whole: dptrace.Run) -> None:
-    """A step ends before the time that is not recorded; a terminal has one window."""
-    track = chart(whole).tracks[0]
+def test_pictures_have_all_steps_with_little_between_windows(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
+    """Ten seconds with 33 ms of steps are drawn as 35 ms: intervals lie in their steps; a terminal has one window."""
+    drawn = chart(whole)
+    track, axis, (first, second) = drawn.tracks[0], drawn.axes[0], drawn.breaks.spans
 
-    assert (track.ends_ns - track.bounds_ns[:-1]).max() < 4_000_000
+    bounds = whole.timelines[0].windows.bounds
+    assert bounds.tolist() == axis.recorded(*axis.since(bounds).tolist())
+    assert whole.timelines[0].windows.wall_by_step.tolist() == (track.ends_ns - track.bounds_ns[:-1]).tolist()
+    assert (first[0], second[1]) == (track.ends_ns[3], track.bounds_ns[7])
+    assert GAP_NS == pytest.approx(first[2], rel=0.01)
+    assert drawn.end_ns < 1.1 * whole.totals().wall_ns.max()
+    for lane, *parts in zip(drawn.lanes, *(chart(run).lanes for run in single), strict=True):
+        assert len(lane) == sum(map(len, parts))
+        assert lane.duration_ns.sum() == sum(int(part.duration_ns.sum()) for part in parts)
+    assert 2 == gantt_svg(whole).count("s not recorded")
     console = Console(width=100, record=True, file=StringIO())
     print_gantt(whole, console)
     assert "--window N" in console.export_text()

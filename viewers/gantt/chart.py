@@ -40,7 +40,7 @@ from dptrace.analysis.per_gpu.split import (
     waiting_label,
 )
 from dptrace.core.array_file import let_go
-from dptrace.core.intervals import Int64, IntervalSet, covered, cut_at, sums
+from dptrace.core.intervals import Int64, IntervalSet, covered, cut_at, sums, union
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
 
@@ -340,6 +340,52 @@ class Strip:
     """Letter of the run that the tracks belong to, where a chart holds two."""
 
 
+_FAR = 1 << 51
+"""Later than all times of a chart, in ns: 26 days, so that a float has each of them exactly."""
+_BREAK_SHARE = 40
+"""A break is drawn as long as this part of what is recorded; many, together as a quarter of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breaks:
+    """The time between the windows of a recording, which a chart draws short; times are since its origin, in ns."""
+
+    start_ns: Int64 = field(default_factory=_none)
+    end_ns: Int64 = field(default_factory=_none)
+    """When each begins and ends, as recorded."""
+    drawn_ns: int = 0
+    """How long each is drawn."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def drawn(self, times: Int64) -> Int64:
+        """Return where recorded times lie on the chart."""
+        recorded, drawn = self._edges()
+        return np.rint(np.interp(times, recorded, drawn)).astype(np.int64) if len(self) else times
+
+    def recorded(self, places: Int64) -> Int64:
+        """Return the recorded times of places on the chart."""
+        recorded, drawn = self._edges()
+        return np.rint(np.interp(places, drawn, recorded)).astype(np.int64) if len(self) else places
+
+    def _edges(self) -> tuple[Int64, Int64]:
+        """Return recorded times, and where they lie, between which both go on alike."""
+        saved = np.cumsum(self.end_ns - self.start_ns - self.drawn_ns)
+        start = self.start_ns - np.append(0, saved[:-1])
+        recorded = np.stack((self.start_ns, self.end_ns), axis=1).ravel()
+        drawn = np.stack((start, start + self.drawn_ns), axis=1).ravel()
+        left = int(saved[-1]) if len(saved) else 0
+        return np.append(np.append(-_FAR, recorded), _FAR), np.append(np.append(-_FAR, drawn), _FAR - left)
+
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Where each begins and ends on the chart, and how long it is."""
+        start = self.drawn(self.start_ns)
+        columns = start, start + self.drawn_ns, self.end_ns - self.start_ns
+        return [*zip(*(column.tolist() for column in columns), strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """Where the times of one GPU's trace lie on a chart, which is on the clock that all GPUs share."""
@@ -348,20 +394,28 @@ class Axis:
     origin_ns: int
     """Start of the chart on the shared clock."""
     length_ns: int
+    breaks: Breaks = field(default_factory=lambda: Breaks())
 
     def since(self, times: Int64) -> Int64:
         """Return times of the trace since the chart's origin."""
-        return self.shift(times) - self.origin_ns
+        return self.breaks.drawn(self.shift(times) - self.origin_ns)
 
     def recorded(self, *times: int) -> list[int]:
         """Return times since the chart's origin as the trace has them."""
-        own: list[int] = self.shift.back(np.array(times, np.int64) + self.origin_ns).tolist()
+        drawn = self.breaks.recorded(np.array(times, np.int64))
+        own: list[int] = self.shift.back(drawn + self.origin_ns).tolist()
         return own
 
     def inside(self, start: Int64, end: Int64) -> NDArray[np.bool_]:
-        """Return which intervals of the trace lie at least partly inside the chart."""
+        """Return which intervals of the trace lie at least partly inside the chart, and not between two windows."""
         first, last = self.recorded(0, self.length_ns)
-        return (start < last) & (end > first)
+        found: NDArray[np.bool_] = (start < last) & (end > first)
+        for begin, until in zip(
+            *(self.shift.back(side + self.origin_ns) for side in (self.breaks.start_ns, self.breaks.end_ns)),
+            strict=True,
+        ):
+            found &= (start < begin) | (end > until)
+        return found
 
     def drawn(self, timeline: Timeline) -> dict[Kind, NDArray[np.intp]]:
         """Return the indices of a timeline's intervals of each kind that the chart shows."""
@@ -387,6 +441,12 @@ class Chart:
     """Where the times of each track's trace lie."""
     exposed: str = EXPOSED_LABELS["exposed_comm_ns"]
     """What exposed communication is called that is not drawn as waiting."""
+    breaks: Breaks = field(default_factory=Breaks)
+    """The time between windows, which is drawn short."""
+
+    def place(self, times: Int64) -> Int64:
+        """Return where times of the clock that the GPUs share lie on the chart."""
+        return self.breaks.drawn(times - self.origin_ns)
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self.lanes)
@@ -416,7 +476,24 @@ def axes_of(run: Run) -> tuple[Axis, ...]:
     """Return where the times of each GPU's trace lie on the chart of a run."""
     spans = [shift(one.windows.bounds[[0, -1]]) for shift, one in zip(run.shifts, run.timelines, strict=True)]
     origin, end = int(min(span[0] for span in spans)), int(max(span[1] for span in spans))
-    return tuple(Axis(shift, origin, end - origin) for shift in run.shifts)
+    breaks = _breaks(run, origin)
+    length = int(breaks.drawn(np.array([end - origin]))[0])
+    return tuple(Axis(shift, origin, length, breaks) for shift in run.shifts)
+
+
+def _breaks(run: Run, origin: int) -> Breaks:
+    """Return the time in which no GPU has a step, between two in which some have."""
+    if not any(timeline.windows.gaps for timeline in run.timelines):
+        return Breaks()
+    own = [
+        [shift(side) - origin for side in timeline.windows.recorded]
+        for shift, timeline in zip(run.shifts, run.timelines, strict=True)
+    ]
+    start, end = union(*map(np.concatenate, zip(*own, strict=True)))
+    longest = int((end - start).sum()) // max(_BREAK_SHARE, 4 * (len(start) - 1))
+    begin, stop = end[:-1], start[1:]
+    long = stop - begin > longest
+    return Breaks(begin[long], stop[long], longest)
 
 
 def chart(run: Run) -> Chart:
@@ -446,7 +523,8 @@ def chart(run: Run) -> Chart:
         lanes += _lanes(timeline, waits[index], calls[index], index, axes[index], names, collectives)
         let_go(timeline.start_ns)
     drawn = tuple(tracks), _strips(tracks), tuple(lanes), tuple(names), tuple(collectives)
-    return Chart(axes[0].origin_ns, axes[0].length_ns, *drawn, axes, beside_waiting(sum_of_waits(waits)))
+    exposed = beside_waiting(sum_of_waits(waits))
+    return Chart(axes[0].origin_ns, axes[0].length_ns, *drawn, axes, exposed, axes[0].breaks)
 
 
 def _lanes(

@@ -92,7 +92,7 @@ def _places(run: Run, chart: Chart, path: CriticalPath) -> dict[str, Int64]:
     """Return track plus 1, role, position in its lane plus 1, start and length of each piece."""
     recorded = path.recorded
     columns = {name: np.zeros(len(path.links), np.int64) for name in ("track", "role", "position")}
-    start, end = recorded.start_ns - chart.origin_ns, recorded.end_ns - chart.origin_ns
+    start, end = chart.place(recorded.start_ns), chart.place(recorded.end_ns)
     for track, (number, timeline) in enumerate(_numbered(run, path)):
         if number is None:
             continue

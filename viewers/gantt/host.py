@@ -200,7 +200,7 @@ def _calls_data(
                 [place[level.thread], level.flame, level.depth, level.count, first]
                 for level, first in zip(found.levels, firsts.tolist(), strict=True)
             ],
-            "columns": _call_columns(calls, found, name, detail),
+            "columns": _call_columns(calls, found, axis, name, detail),
             "names": _packed_texts([calls.names[i] for i in names]),
             "details": _packed_texts([astuple(calls.details[i]) for i in details]),
             "window": [*window],
@@ -246,10 +246,10 @@ def _begins(found: CallsWindow) -> Int64:
     return np.cumsum([0, *(level.count for level in found.levels)])[:-1]
 
 
-def _call_columns(calls: HostCalls, found: CallsWindow, name: Int64, detail: Int64) -> dict[str, Any]:
+def _call_columns(calls: HostCalls, found: CallsWindow, axis: Axis, name: Int64, detail: Int64) -> dict[str, Any]:
     index = found.index
     start = calls.start_ns[index]
-    delta = np.diff(start, prepend=start[:1])
+    delta = np.diff(axis.since(start), prepend=0)
     delta[_begins(found)] = 0
     columns = {"delta": delta, "duration": calls.end_ns[index] - start, "kind": calls.kind[index].astype(np.int64)}
     columns |= {"name": name, "detail": detail}

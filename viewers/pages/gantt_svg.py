@@ -448,6 +448,7 @@ def _frame(canvas: Canvas, layout: SvgLayout) -> None:
         if len(chart_.strips) > 1 and text_width(lead) <= right:
             canvas.text(right, y + layout.strip_height / 2, lead, _QUIET, 12, "end")
     _edges(canvas, layout)
+    _breaks(canvas, layout)
     beside = Role.PHASES in names.rows
     for row in layout.rows:
         track, middle = chart_.tracks[row.track], row.y + row.height / 2
@@ -474,11 +475,9 @@ def _strip(canvas: Canvas, layout: SvgLayout, number: int, y: float) -> None:
     strip, height = layout.gantt_chart.strips[number], layout.strip_height
     for step, (name, (start, end, took)) in enumerate(zip(strip.steps, _spans(layout.gantt_chart, strip), strict=True)):
         left, right = layout.x(start), layout.x(end)
-        canvas.rect(
-            left, y, right - left - (1 if right - left > 4 else 0), height, "#D3DBE7" if step % 2 else "#E4E9F0"
-        )
-        short = step_label(name)
-        length = milliseconds(took)
+        wide, color = right - left - (1 if right - left > 4 else 0), "#D3DBE7" if step % 2 else "#E4E9F0"
+        canvas.rect(left, y, wide, height, color)
+        short, length = step_label(name), milliseconds(took)
         texts = (f"step {short} · {length} ms" if short != name else f"{name} · {length} ms", short)
         fitting = next((text for text in texts if text_width(text) + 8 <= right - left), "")
         if fitting:
@@ -520,6 +519,16 @@ def _edges(canvas: Canvas, layout: SvgLayout) -> None:
         top = tops[first]
         for x in bounds:
             canvas.line(x, top, x, ends[last], _EDGE, dash="3 3")
+
+
+def _breaks(canvas: Canvas, layout: SvgLayout) -> None:
+    """Leave out the chart between two windows, and say for how long nothing is recorded."""
+    top, height = layout.top, layout.bottom - layout.top
+    for start, end, length in layout.gantt_chart.breaks.spans:
+        left, wide, text = layout.x(start), layout.x(end) - layout.x(start), f"{duration(length)} not recorded"
+        canvas.rect(left, top - 1, wide, height + 1, theme.CHROME["light"]["paper"])
+        if wide >= _LINE and text_width(text) <= height:
+            canvas.text(left + wide / 2, top + height / 2, text, _QUIET, anchor="middle", upright=True)
 
 
 def _time_saved(canvas: Canvas, layout: SvgLayout, stretch: TimeSaved) -> None:

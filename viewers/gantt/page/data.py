@@ -141,6 +141,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
     used = sorted({int(category) for lane in chart.lanes for category in _distinct(lane)} | {Part.IDLE})
     return {
         "end": chart.end_ns,
+        "breaks": chart.breaks.spans,
         "cpu": any(track.device < 0 for track in chart.tracks),
         "tracks": [
             {

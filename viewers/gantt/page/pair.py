@@ -76,8 +76,8 @@ def _charts(pairs: Sequence[AlignedSteps]) -> list[Chart]:
 def _side(aligned: AlignedSteps, which: int, gantt_chart: Chart) -> Chart:
     """Return the chart of one of the runs with its steps moved to their places."""
     one, shifts = aligned.runs[which], aligned.shifts(which)
-    begin, end = one.start_ns - gantt_chart.origin_ns, one.end_ns - gantt_chart.origin_ns
-    by = shifts + gantt_chart.origin_ns
+    begin, end = gantt_chart.place(one.start_ns), gantt_chart.place(one.end_ns)
+    by = shifts + one.start_ns - begin
     lanes = tuple(_moved(lane, begin[lane.track], end[lane.track], by[lane.track]) for lane in gantt_chart.lanes)
     tracks = tuple(
         replace(
@@ -173,8 +173,9 @@ def _freed(pair: AlignedSteps, number: int, pairs: int) -> list[dict[str, Any]]:
 
 def _add_gaps(gaps: dict[str, Any], aligned: AlignedSteps, which: int, own: Chart, first: int) -> None:
     """Add a run's named gaps, at the place of the step that has all of each; *first* is the run's first track."""
-    one, by = aligned.runs[which], aligned.shifts(which) + own.origin_ns
-    begins, ends = one.start_ns - own.origin_ns, one.end_ns - own.origin_ns
+    one = aligned.runs[which]
+    begins, ends = own.place(one.start_ns), own.place(one.end_ns)
+    by = aligned.shifts(which) + one.start_ns - begins
     named = named_gaps(one.run, own)
     for track, found in ((int(number), found) for number, found in named["tracks"].items()):
         places = zip(np.searchsorted(ends[track], [gap[0] for gap in found], side="right").tolist(), found, strict=True)

@@ -65,7 +65,7 @@ export function compareSteps(scene, columns, text) {
   const end = Math.max(...lengths), pad = end / 250, { layout } = scene;
   const tracks = places.map((place, track) => trackOf(scene, place, chosen[numbers.findIndex((own) => own.includes(track))]));
   const shown = {
-    ...scene, end, tracks, lanes, slots: [0, end], compared: { steps, keys },
+    ...scene, end, tracks, lanes, slots: [0, end], breaks: [], compared: { steps, keys },
     ...{ details: null, host: undefined, memory: undefined, path: undefined, findings: [], orders: [], few: fewOf(scene, places), why: {}, gaps: gapsOf(scene, places) },
     strips: chosen.map(({ label, ns }, i) => ({ tracks: numbers[i], names: [label], title: label, ns: [ns], bounds: [0, lengths[i]], ends: [lengths[i]] })),
     groups: chosen.map(({ label }, i) => ({ label, tracks: numbers[i], unknownWaits: scene.unknownWaits })),

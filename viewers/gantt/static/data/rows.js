@@ -124,6 +124,11 @@ export function stepEnd({ bounds, ends }, step) {
   return ends ? ends[step] : bounds[step + 1];
 }
 
+/** Return how long it is from one place of a chart to another: time between two windows is drawn shorter than it was. */
+export function elapsed({ breaks }, from, to) {
+  return breaks.reduce((sum, [begin, end, ns]) => sum + (ns / (end - begin) - 1) * Math.max(0, Math.min(to, end) - Math.max(from, begin)), to - from);
+}
+
 /** Return the time ranges that a track's steps fill. */
 function spansOf(track) {
   if (!track.ends) return [[track.bounds[0], track.bounds.at(-1)]];

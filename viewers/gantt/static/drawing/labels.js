@@ -9,6 +9,8 @@ import { collectiveTexts, duration, kernelTexts, truncateMiddle, visible, waitTe
 
 /** Narrower steps, in pixels, are drawn as a grey band without edges. */
 const MIN_STEP = 4;
+/** In pixels: least width of the time between two windows for the text in it. */
+const BREAK = 14;
 /** Height in pixels of a mark where the step of another rank begins. */
 const TICK = 5;
 
@@ -22,10 +24,31 @@ class StepNames {
   drawNames(view, chrome) {
     for (const heading of this.stage.headings) this.#heading(heading, view, chrome);
     for (const strip of this.stage.strips) this.#strip(strip, view, chrome);
+    this.#breaks(view, chrome);
     const { covered } = this.stage;
     if (!covered) return;
     view.context.fillStyle = chrome["strong-line"];
     view.context.fillRect(0, covered - 3, view.width, 2);
+  }
+
+  /** Leave out the chart between two windows, and say for how long nothing is recorded. */
+  #breaks({ context, from, to, px }, { paper, line, quiet }) {
+    const { frame } = this.stage;
+    for (const [begin, end, ns] of this.scene.breaks) {
+      if (end < from || begin > to) continue;
+      const left = Math.round((begin - from) / px), wide = Math.round((end - begin) / px), text = `${duration(ns)} not recorded`;
+      context.fillStyle = line;
+      context.fillRect(left, 0, wide, frame);
+      context.fillStyle = paper;
+      context.fillRect(left + 1, 0, wide - 2, frame);
+      if (wide < BREAK || this.width(text) > frame) continue;
+      context.save();
+      context.translate(left + wide / 2, frame / 2);
+      context.rotate(-Math.PI / 2);
+      context.fillStyle = quiet;
+      context.fillText(text, -this.width(text) / 2, 0.5);
+      context.restore();
+    }
   }
 
   /** Say whose steps the strips show; whether that has changed. */

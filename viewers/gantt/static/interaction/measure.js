@@ -1,6 +1,7 @@
 /** Measuring: a drag over the chart selects a time range. */
 
 import { element } from "../../../base/static/dom.js";
+import { elapsed } from "../data/rows.js";
 import { duration } from "../data/text.js";
 
 /** In pixels: minimum length of a drag, and the distance at which the band snaps to the edge of an interval. */
@@ -66,7 +67,7 @@ export class Measure {
     style.display = this.span && end > -3 && begin < width + 3 ? "block" : "none";
     if (!this.span) return;
     Object.assign(style, { left: `${left + begin}px`, width: `${Math.max(end - begin, 1)}px`, top: `${top}px`, height: `${height}px` });
-    this.label.textContent = duration(this.span.to - this.span.from);
+    this.label.textContent = duration(elapsed(this.hover.scene, this.span.from, this.span.to));
   }
 
   #inside(event) {

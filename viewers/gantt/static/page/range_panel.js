@@ -3,7 +3,7 @@
 import { button, copyText, element, named, sortable } from "../../../base/static/dom.js";
 import { classStart } from "../data/calls.js";
 import { inRange, plus, splitSum } from "../data/range.js";
-import { busyCategories, laneOf, stepClock, trackWord, unknownIn, unknownWaits } from "../data/rows.js";
+import { busyCategories, elapsed, laneOf, stepClock, trackWord, unknownIn, unknownWaits } from "../data/rows.js";
 import { collectiveTitle, collectiveWord, duration, integer, isKnown, moment, percent, shortName, spanText, tickText, UNKNOWN, visible } from "../data/text.js";
 import { drawHits } from "../interaction/search_bar.js";
 
@@ -179,7 +179,7 @@ export class RangePanel {
     if (scene.merged) notes.push(`This page merges intervals up to ${duration(scene.merged)}: kernels of that length are one row, and figures are exact to it. A page with --serve has each.`);
     Object.assign(this, { tables, text: [`${document.querySelector("h1")?.textContent ?? ""}: ${span}`, ...tables.map(copied)].join("\n\n") });
     this.shownOf = span;
-    this.card.title.textContent = `${this.span ? "Selected" : "In view"}: ${duration(to - from)}`;
+    this.card.title.textContent = `${this.span ? "Selected" : "In view"}: ${duration(elapsed(scene, from, to))}`;
     this.copy.textContent = "Copy";
     const shown = tables.filter(({ rows }) => rows.length).map((one, place) => this.#shown(one, place));
     this.content.replaceChildren(element("p", "quiet", notes.join(" ")), ...above, ...(shown.length ? shown : [element("p", "", "Nothing in this range.")]));

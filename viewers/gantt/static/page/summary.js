@@ -3,7 +3,7 @@
 import { button, element } from "../../../base/static/dom.js";
 import { FONT_FAMILY } from "../../../base/static/theme.js";
 import { plus, splitSum, trackSplit } from "../data/range.js";
-import { busyCategories, stepClock, stepEnd, unknownWaits } from "../data/rows.js";
+import { busyCategories, elapsed, stepClock, stepEnd, unknownWaits } from "../data/rows.js";
 import { duration, isKnown, percent, percentOf, spanText } from "../data/text.js";
 import { widthsIn } from "../drawing/canvas.js";
 
@@ -93,7 +93,7 @@ export class Summary {
     const whole = from <= 0 && to >= this.scene.end;
     const begin = Math.max(from, 0), width = Math.min(to, this.scene.end) - begin;
     const head = element("div", "window");
-    const span = whole ? duration(width) : spanText(begin, begin + width, stepClock(this.scene));
+    const span = whole ? duration(elapsed(this.scene, begin, begin + width)) : spanText(begin, begin + width, stepClock(this.scene));
     const name = label ?? (whole ? "All steps" : "In this window");
     head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `${steps} steps` : "the whole step") : span));
     return [head, this.#bar(sum), this.#indicators(sum, unknownWaits(this.scene, from, to, tracks ?? undefined))];
