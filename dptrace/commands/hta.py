@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dptrace.commands.shared.answer import CSV, JSON, TEXT, Answer, Destination, answer_options
-from dptrace.commands.shared.options import quiet_option, strict_option
+from dptrace.commands.shared.options import quiet_option, strict_option, window_option
 from dptrace.commands.shared.output import print_notes, progress
 from dptrace.core.units import nearest
 from dptrace.errors import UsageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @answer_options(csv="Print a table as CSV; --table chooses one of several.")
 @click.option("--table", "only", metavar="NAME", help="Print only this table.")
 @click.option("--all", "all_rows", is_flag=True, help="Print every table in full.")
+@window_option
 @strict_option
 @quiet_option
 def command(
@@ -30,6 +31,7 @@ def command(
     to: Destination,
     only: str | None,
     all_rows: bool,
+    window: int | None,
     strict: bool,
     verbosity: str,
 ) -> None:
@@ -42,9 +44,11 @@ def command(
     Examples:
       dptrace hta runs/ddp
       dptrace hta runs/ddp idle-breakdown
+      dptrace hta traces/ queue-length --window 2
       dptrace hta runs/ddp launch-statistics --csv > launches.csv
     """
     from dptrace.hta.analyses import ANALYSES, analyze, plain_records
+    from dptrace.load.windows import with_window
     from dptrace.readers.discovery import find
 
     if analysis is None:
@@ -58,7 +62,7 @@ def command(
             f"No such analysis {analysis!r}.{nearest(analysis, ANALYSES)} The analyses are {', '.join(ANALYSES)}."
         )
     with progress("Analyzing", verbosity, measured=False):
-        tables, notes = analyze(analysis, find([path]), strict)
+        tables, notes = analyze(analysis, with_window(find([path]), window), strict)
     names = ", ".join(tables)
     if only is not None:
         if only not in tables:

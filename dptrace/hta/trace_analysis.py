@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from dptrace.errors import DptraceError, MissingExtraError
+from dptrace.errors import DptraceError, MissingExtraError, UsageError
 from dptrace.readers.discovery import Sources
 
 if TYPE_CHECKING:
@@ -53,7 +53,16 @@ def hta_of(run: Run, include_last_profiler_step: bool = False) -> Any:
 
 
 def hta_analysis(found: Sources, strict: bool = False, include_last_profiler_step: bool = False) -> Any:
-    """Read the files of a run into HTA's ``TraceAnalysis``; see ``trace_adapter.trace_of``."""
+    """Read the files of a run into HTA's ``TraceAnalysis``; see ``trace_adapter.trace_of``.
+
+    Raises:
+        UsageError: the run is of several windows of each process.
+    """
+    if count := len(found.windows):
+        raise UsageError(
+            f"HTA reads one file of each rank, and this run has {count} windows of each process. Choose one: --window 1 "
+            f"to --window {count}; in Python dptrace.open(..., window=1)."
+        )
     try:
         from dptrace.hta.trace_adapter import trace_of
     except ModuleNotFoundError as error:

@@ -64,6 +64,8 @@ _PHASE_LABELS = "Count work under labels that match as a phase, 'REGEX=backward'
 _STEP_RANGE = "Take the ranges with this name as the steps: NVTX's, or record_function's."
 _IGNORE = "Leave a rank out, such as one whose file is damaged; repeatable."
 _WINDOW = "Of the windows of a schedule that repeats, the N-th; else all are one run."
+window_option = click.option("--window", type=Whole(1), metavar="N", help=_WINDOW)
+"""--window alone, as the argument *window*."""
 _DASK = "Read on a Dask cluster: tcp://scheduler:8786, or 'local' for one here."
 _READ = field_of("read_options", ReadOptions())
 reading_options = group(
