@@ -60,8 +60,8 @@ def hta_analysis(found: Sources, strict: bool = False, include_last_profiler_ste
     """
     if count := len(found.windows):
         raise UsageError(
-            f"HTA reads one file of each rank, and this run has {count} windows of each process. Choose one: --window 1 "
-            f"to --window {count}; in Python dptrace.open(..., window=1)."
+            f"HTA reads one file of each rank, and this run has {count} windows of each process. Choose one: "
+            f"--window 1 to --window {count}; in Python dptrace.open(..., window=1)."
         )
     try:
         from dptrace.hta.trace_adapter import trace_of

@@ -5,7 +5,8 @@ A run's figures do not need memory events, so that its files are read again for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -38,10 +39,6 @@ from dptrace.timeline.model import Phase
 NO_MEMORY = (
     "This run has no memory events: record it with dptrace record --memory, or with profile_memory=True of "
     "torch.profiler."
-)
-SEVERAL_WINDOWS = (
-    "Memory is followed within one recording, and this run is of several windows: choose one with --window N (window=N "
-    "in Python)."
 )
 _MOST_BLOCKS = 20
 """Blocks, operators and modules that JSON lists for each device."""
@@ -86,31 +83,42 @@ def memory_uses(run: Run) -> dict[int, MemoryUse]:
     """
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops its memory. Leave figures_only out.")
-    uses = {} if _of_windows(run) else {timeline.rank: timeline for timeline in run.timelines}
+    uses = {timeline.rank: timeline for timeline in run.timelines}
     found = ((rank, run.read_again(timeline, MEMORY)) for rank, timeline in uses.items())
     return {rank: use for rank, use in found if use is not None}
 
 
-def no_memory(run: Run) -> str:
-    """Return why a run shows no memory."""
-    return SEVERAL_WINDOWS if _of_windows(run) else NO_MEMORY
-
-
-def _of_windows(run: Run) -> bool:
-    """Return whether a run is of several windows: what is freed between two would seem to live on."""
-    return any(timeline.windows.gaps for timeline in whole_run(run).timelines)
+def _recordings(uses: dict[int, MemoryUse]) -> Iterator[tuple[int, MemoryUse]]:
+    """Yield each rank's memory, window by window."""
+    return ((rank, part) for rank, whole in uses.items() for part in whole.parts)
 
 
 def device_reports(run: Run) -> tuple[DeviceReport, ...]:
-    """Return the devices of each rank, the GPUs first; without those that the selected steps do not touch."""
+    """Return the devices of each rank, the GPUs first; without those that the selected steps do not touch.
+
+    Where a rank has several windows, there is a report for each device and window, in the order of time.
+    """
     reports = []
-    for rank, use in memory_uses(run).items():
+    for rank, use in _recordings(memory_uses(run)):
         steps = _selected(run, rank, use)
         for device in use.devices:
             levels = levels_within(device, steps)
             if len(levels):
                 reports.append(DeviceReport(rank, use, device, steps, levels, peak_among(device, levels)))
     return tuple(reports)
+
+
+def by_device(reports: Iterable[DeviceReport]) -> list[list[DeviceReport]]:
+    """Return the reports of each device: of several windows, the one with the highest peak first."""
+    found = defaultdict[tuple[int, int], list[DeviceReport]](list)
+    for report in reports:
+        found[report.rank, report.device.device].append(report)
+    return [sorted(own, key=lambda report: -report.peak.bytes) for own in found.values()]
+
+
+def at_peaks(reports: Iterable[DeviceReport]) -> tuple[DeviceReport, ...]:
+    """Return a report for each device: of several windows, that of the one with the highest peak."""
+    return tuple(own[0] for own in by_device(reports))
 
 
 def _selected(run: Run, rank: int, use: MemoryUse) -> NDArray[np.bool_] | None:
@@ -124,13 +132,11 @@ def _selected(run: Run, rank: int, use: MemoryUse) -> NDArray[np.bool_] | None:
 def memory_notes(run: Run) -> list[str]:
     """Return what limits the figures of memory, a sentence each."""
     uses = memory_uses(run)
-    if _of_windows(run):
-        return [SEVERAL_WINDOWS]
     unread = sorted({timeline.rank for timeline in run.timelines} - uses.keys())
     notes = [f"Rank {rank}: its file can't be read again, so its memory is unknown." for rank in unread]
     if uses and not any(map(len, uses.values())):
         notes.append(NO_MEMORY)
-    for rank, use in uses.items():
+    for rank, use in _recordings(uses):
         if use.unreadable:
             notes.append(f"Rank {rank}: {plural(use.unreadable, 'memory event')} left out that could not be read.")
         notes += [
@@ -164,8 +170,8 @@ def peak_rows(reports: tuple[DeviceReport, ...]) -> Iterator[dict[str, Any]]:
 
 
 def usage_rows(reports: tuple[DeviceReport, ...], by: str) -> Iterator[dict[str, Any]]:
-    """Yield what was allocated by kind, operator or module."""
-    for report in reports:
+    """Yield what was allocated by kind, operator or module; of several windows, in the one with the highest peak."""
+    for report in at_peaks(reports):
         for name, one in report.groups(by):
             yield {"rank": report.rank, "device": report.device.device, **_usage(name, one)}
 
@@ -181,12 +187,12 @@ def _usage(name: str, one: Group) -> dict[str, Any]:
 
 
 def block_rows(reports: tuple[DeviceReport, ...], most: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the blocks that are alive at each device's peak, the largest first.
+    """Yield the blocks that are alive at each device's peak, the largest first; of several windows, at the highest.
 
     Args:
         most: number of blocks of each device; None yields all.
     """
-    for report in reports:
+    for report in at_peaks(reports):
         device = report.device
         for block in alive_blocks(device, report.peak.level)[:most].tolist():
             yield {"rank": report.rank, "device": device.device, **_block(report, block)}
@@ -209,29 +215,29 @@ def _block(report: DeviceReport, block: int) -> dict[str, Any]:
 
 def call_rows(reports: tuple[DeviceReport, ...]) -> Iterator[dict[str, Any]]:
     """Yield how often each rank called the runtime's allocator in the selected steps, by the call's name."""
-    for rank, report in {report.rank: report for report in reports}.items():
+    found = dict[tuple[int, str], dict[str, int]]()
+    for report in {id(report.use): report for report in reports}.values():
         calls, use = report.use.calls, report.use
         chosen = np.ones(len(calls), np.bool_)
         if report.steps is not None:
             chosen = (calls.step >= 0) & np.append(report.steps, False)[np.maximum(calls.step, NOWHERE)]
         for name in np.unique(calls.name[chosen]).tolist():
             own = chosen & (calls.name == name)
-            yield {
-                "rank": rank,
-                "name": use.names[name],
-                "count": int(own.sum()),
-                "in_steps": int((own & (calls.step >= 0)).sum()),
-                "total_ns": int((calls.end_ns[own] - calls.start_ns[own]).sum()),
-            }
+            row = found.setdefault((report.rank, use.names[name]), dict.fromkeys(("count", "in_steps", "total_ns"), 0))
+            row["count"] += int(own.sum())
+            row["in_steps"] += int((own & (calls.step >= 0)).sum())
+            row["total_ns"] += int((calls.end_ns[own] - calls.start_ns[own]).sum())
+    yield from ({"rank": rank, "name": name, **row} for (rank, name), row in found.items())
 
 
 def with_memory(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
     """Return a run's figures as plain data, with the memory of each rank and device."""
     notes = [*figures["notes"], *memory_notes(run)]
-    return figures | {"notes": notes, "memory": [_device_dict(report) for report in device_reports(run)]}
+    return figures | {"notes": notes, "memory": [_device_dict(own) for own in by_device(device_reports(run))]}
 
 
-def _device_dict(report: DeviceReport) -> dict[str, Any]:
+def _device_dict(own: Sequence[DeviceReport]) -> dict[str, Any]:
+    report, in_order = own[0], tuple(sorted(own, key=lambda one: int(one.device.events.time_ns[0])))
     device, peak, one = report.device, report.peak, (report,)
 
     def rest(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -241,7 +247,7 @@ def _device_dict(report: DeviceReport) -> dict[str, Any]:
         "rank": report.rank,
         "device": device.device,
         "counts_from_recording": device.on_cpu,
-        "events": len(device),
+        "events": sum(len(each.device) for each in own),
         "baseline_bytes": device.baseline_bytes,
         "freed_before_recording_bytes": device.freed_preexisting_bytes,
         "peak": {
@@ -252,11 +258,11 @@ def _device_dict(report: DeviceReport) -> dict[str, Any]:
             "phase": peak.phase.name.lower(),
         },
         "unallocated_bytes": unallocated_bytes(report),
-        "steps": rest(peak_rows(one)),
+        "steps": rest(peak_rows(in_order)),
         "kinds": [_usage(name, group) for name, group in report.groups("kind")],
         "operators": [_usage(sanitize(name), group) for name, group in report.groups("operator")[:_MOST_BLOCKS]],
         "modules": [_usage(sanitize(name), group) for name, group in report.groups("module")[:_MOST_BLOCKS]],
         "blocks": rest(block_rows(one, _MOST_BLOCKS)),
-        "allocator_calls": rest(call_rows(one)),
-        "out_of_memory": int((report.use.failed.device == device.device).sum()),
+        "allocator_calls": rest(call_rows(in_order)),
+        "out_of_memory": sum(int((each.use.failed.device == device.device).sum()) for each in own),
     }

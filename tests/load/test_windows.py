@@ -15,10 +15,13 @@ from rich.console import Console
 import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
-from dptrace.run.memory import memory_notes
+from dptrace.viewers.base.marks import Label
 from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.page.data import memory_lanes
 from dptrace.viewers.pages.gantt_svg import gantt_svg
 from dptrace.viewers.terminal.gantt import print_gantt
+from dptrace.viewers.views.timelines import memory
+from tests.support.memory_files import memory_run
 from tests.support.mesh import Mesh
 
 TIMES = (1759300074000000000, 1759300999000000000)
@@ -188,9 +191,36 @@ def test_operators_of_all_windows_are_counted(whole: dptrace.Run, single: list[d
     assert sum(int(one["count"]["aten::mm"]) for one in others) == int(found["count"]["aten::mm"])
 
 
-def test_memory_is_of_one_window(whole: dptrace.Run) -> None:
-    """What is freed between two is in none."""
-    assert any("--window" in note for note in memory_notes(whole))
+def test_memory_is_followed_in_each_window(tmp_path: Path) -> None:
+    """Steps have the peaks of their windows; blocks are those of the highest, and calls of the allocator add up."""
+    memory_run(tmp_path)
+    folder = tmp_path / "windows"
+    folder.mkdir()
+    for number in (0, 1, 2):
+        for rank, file in enumerate(sorted(tmp_path.glob("rank*.json"))):
+            trace = json.loads(file.read_text())
+            for event in trace["traceEvents"]:
+                event["ts"] = event.get("ts", 0) + number * 5_000_000
+                if "Total Allocated" in event.get("args", {}):
+                    event["args"]["Total Allocated"] += 500 * (number == 1)
+                if event["name"].startswith("ProfilerStep#"):
+                    event["name"] = f"ProfilerStep#{int(event['name'][13:]) + 9 * number}"
+            (folder / HANDLER.format(host=f"node_{rank}", time=TIMES[0] + number)).write_text(json.dumps(trace))
+    run, alone = dptrace.open(folder, cache=False), dptrace.open(folder, window=2, cache=False)
+
+    peaks = run.memory().query("phase == 'all' and rank == 0")
+    assert [1300, 1340, 1800, 1840, 1300, 1340] == peaks.peak_bytes.tolist()
+    pd.testing.assert_frame_equal(alone.memory_usage(), run.memory_usage())
+    pd.testing.assert_frame_equal(alone.memory_blocks(), run.memory_blocks())
+    assert 3 * alone.allocator_calls()["count"].sum() == run.allocator_calls()["count"].sum() > 0
+    first, _ = run.to_dict(memory=True)["memory"]
+    assert (1840, "ProfilerStep#10", 6) == (first["peak"]["bytes"], first["peak"]["step"], len({*peaks.step}))
+    drawn = chart(run)
+    [at, size] = memory_lanes(run, drawn)["0"]["peak"]
+    assert 1840 == size
+    assert drawn.tracks[0].bounds_ns[3] < at < drawn.tracks[0].ends_ns[3]
+    assert memory_lanes(part := run.select(steps=(0, 1)), chart(part))["0"]["peak"][1] == 1340
+    assert 6 == sum(one.text.startswith("step ") for one in memory(run).marks if isinstance(one, Label)) // 2
 
 
 def test_pictures_have_all_steps_with_little_between_windows(whole: dptrace.Run, single: list[dptrace.Run]) -> None:

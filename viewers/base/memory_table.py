@@ -9,12 +9,14 @@ from rich.console import Console
 
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.memory import (
+    NO_MEMORY,
     DeviceReport,
+    at_peaks,
     block_rows,
+    by_device,
     call_rows,
     device_reports,
     memory_notes,
-    no_memory,
     peak_rows,
     unallocated_bytes,
 )
@@ -47,8 +49,8 @@ def print_memory(run: Run, console: Console, all_rows: bool = False) -> None:
     for title, table in _tables(reports, all_rows):
         print_text_table(table, title, console)
         console.print()
-    if not reports and no_memory(run) not in memory_notes(run):
-        console.print(no_memory(run))
+    if not reports and NO_MEMORY not in memory_notes(run):
+        console.print(NO_MEMORY)
     for note in (*run.notes, *memory_notes(run)):
         console.print(plain(f"! {note}"))
 
@@ -60,7 +62,7 @@ def _tables(reports: Sequence[DeviceReport], all_rows: bool) -> Iterator[tuple[s
     yield "peak of each phase", _short(_phases(reports, all_rows), all_rows, _FEW_DEVICES)
     # GPUs run out of memory, CPUs seldom.
     highest = max(reports, key=lambda report: (not report.device.on_cpu, report.peak.bytes))
-    for report in reports if all_rows else [highest]:
+    for report in at_peaks(reports) if all_rows else [highest]:
         at = f"at the peak of {device_name(report)}"
         for by, most in (("kind", None), ("operator", _FEW_ROWS), ("module", _FEW_ROWS)):
             table = usage_table(report, by)
@@ -83,7 +85,8 @@ def _size(value: int) -> str:
 def peaks_table(reports: Sequence[DeviceReport]) -> TextTable:
     """Return the peak of each device: when it was, what was reserved then and unused at most."""
     rows = []
-    for report in reports:
+    for own in by_device(reports):
+        report, failed = own[0], sum(len(one.use.failed) for one in own)
         peak, device = report.peak, report.device
         step = report.step_name(peak.step)
         reserved = (_size(peak.reserved_bytes), _size(unallocated_bytes(report)))
@@ -95,7 +98,7 @@ def peaks_table(reports: Sequence[DeviceReport]) -> TextTable:
                 _size(peak.bytes),
                 *(("–", "–") if device.on_cpu else reserved),
                 "–" if device.on_cpu else _size(device.baseline_bytes),
-                f"{len(report.use.failed):,}" if len(report.use.failed) else "–",
+                f"{failed:,}" if failed else "–",
             )
         )
     columns = ("device", "step", "phase", "allocated", "reserved then", "most reserved unused", "at start", "failed")
@@ -106,14 +109,14 @@ def peaks_table(reports: Sequence[DeviceReport]) -> TextTable:
 def _phases(reports: Sequence[DeviceReport], all_rows: bool) -> TextTable:
     """Return the peak of each phase: the highest of all steps, or with *every* that of each step."""
     rows: list[tuple[str, ...]] = []
-    for report in reports:
+    for own in by_device(reports):
         highest: dict[tuple[str, str], int] = {}
-        for row in peak_rows((report,)):
+        for row in peak_rows(tuple(own)):
             key = (step_label(row["step"]) if all_rows else "all", row["phase"])
             highest[key] = max(highest.get(key, row["peak_bytes"]), row["peak_bytes"])
         for step in dict.fromkeys(step for step, _ in highest):
             peaks = [highest.get((step, phase)) for phase in _PHASES]
-            rows.append((device_name(report), step, *("–" if peak is None else _size(peak) for peak in peaks)))
+            rows.append((device_name(own[0]), step, *("–" if peak is None else _size(peak) for peak in peaks)))
     return TextTable(("device", "step", *_PHASES), tuple(rows), 2, "" if all_rows else "The highest of all steps.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from statistics import median
 
 import numpy as np
@@ -16,7 +17,7 @@ from dptrace.core.intervals import Int64, union
 from dptrace.core.units import byte_size, milliseconds, plural, share
 from dptrace.errors import DptraceError
 from dptrace.run.kernels import kernel_summary
-from dptrace.run.memory import DeviceReport, device_reports, no_memory
+from dptrace.run.memory import NO_MEMORY, DeviceReport, by_device, device_reports
 from dptrace.run.notable_ranks import middle_step_of
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import OPERATOR_CALLS
@@ -153,6 +154,8 @@ _COLUMNS = 480
 """Columns of all panels together with few devices; more devices have fewer columns each."""
 _OVERLAP = 0.2
 """Part of a column that a box covers of the next, so that no line shows between them."""
+_APART = 40
+"""Two windows are apart by this part of what all take."""
 _PEAK, _RESERVED, _CALL = "#374151", "#4B5563", "#D55E00"
 
 
@@ -160,22 +163,26 @@ def memory(run: Run) -> Drawing:
     """Draw the memory of each device; of a rank with a GPU, only that of its GPUs."""
     reports = _shown(device_reports(run))
     if not reports:
-        return message(MEMORY_TITLE, no_memory(run))
-    drawn = reports[:_MOST_DEVICES]
+        return message(MEMORY_TITLE, NO_MEMORY)
+    devices = by_device(reports)
+    drawn = [report for own in devices[:_MOST_DEVICES] for report in own]
     highest = max(max(_high(report), 1) for report in drawn)
     low = min(_floor(report) for report in drawn)
+    places, longest = _side_by_side(drawn)
     y, ticks, strong, marks = 4.0, list[tuple[float, str]](), list[float](), list[Box | Dot | Line | Label]()
-    for report in drawn:
-        panel = _Panel(report, y + _ABOVE, highest, low, max(_COLUMNS // len(drawn), 120))
+    for own in devices[:_MOST_DEVICES]:
+        panels = [
+            _Panel(report, y + _ABOVE, highest, low, max(_COLUMNS // len(drawn), 120), places[id(report)])
+            for report in own
+        ]
         strong.append(y + HEAD / 2)
-        ticks += [(y + HEAD / 2, device_name(report)), *panel.ticks()]
-        marks += panel.marks()
+        ticks += [(y + HEAD / 2, device_name(own[0])), *panels[0].ticks()]
+        marks += [mark for panel in panels for mark in panel.marks()] + [*panels[0].peak(longest)]
         y += _ABOVE + _MEMORY_HEIGHT + _GAP
-    longest = max(end - start for start, end in map(span_of, drawn))
     axis = Axis(0, y, tuple(ticks), strong=frozenset(strong), grid=False)
     return Drawing(
         MEMORY_TITLE,
-        _subtitle(reports, drawn),
+        _subtitle(drawn, len(devices)),
         time_axis(longest),
         axis,
         y,
@@ -190,6 +197,21 @@ def _shown(reports: Sequence[DeviceReport]) -> list[DeviceReport]:
     return [report for report in reports if not report.device.on_cpu or report.rank not in with_gpu]
 
 
+def _side_by_side(drawn: Sequence[DeviceReport]) -> tuple[dict[int, int], int]:
+    """Return where each report begins on the axis, and how long that is: windows of a rank are one after the other."""
+    numbers = {id(report): 0 for report in drawn}
+    for own in by_device(drawn):
+        ordered = sorted(own, key=lambda report: int(report.device.events.time_ns[0]))
+        numbers |= {id(report): number for number, report in enumerate(ordered)}
+    lengths = [0] * (max(numbers.values()) + 1)
+    for report in drawn:
+        start, end = span_of(report)
+        lengths[numbers[id(report)]] = max(lengths[numbers[id(report)]], end - start)
+    apart = sum(lengths) // _APART if len(lengths) > 1 else 0
+    begins = [0, *accumulate(length + apart for length in lengths)]
+    return {key: begins[number] for key, number in numbers.items()}, begins[-1] - apart
+
+
 def _high(report: DeviceReport) -> int:
     reserved = report.device.events.reserved
     return max(report.peak.bytes, int(reserved.max(initial=0)))
@@ -201,17 +223,21 @@ def _floor(report: DeviceReport) -> int:
 
 
 class _Panel:
-    """One device: its kinds stacked over time."""
+    """One device in one recording, which begins at *place* on the axis: its kinds stacked over time."""
 
-    def __init__(self, report: DeviceReport, top: float, highest: int, low: int, columns: int) -> None:
+    def __init__(self, report: DeviceReport, top: float, highest: int, low: int, columns: int, place: int) -> None:
         self.report, self.top, self.bottom = report, top, top + _MEMORY_HEIGHT
         self.low, self.scale = low, _MEMORY_HEIGHT / (highest - low)
         self.start, self.end = span_of(report)
         self.columns: SampledLevels = sample_levels(report.device, self.start, self.end, columns)
-        self.highest = highest
+        self.edges = place + self.columns.edges
+        self.highest, self.place = highest, place
 
     def y(self, size: float) -> float:
         return self.bottom - (size - self.low) * self.scale
+
+    def x(self, time: int) -> int:
+        return self.place + time - self.start
 
     def ticks(self) -> Iterator[tuple[float, str]]:
         yield self.y(0), "0 B"
@@ -223,7 +249,6 @@ class _Panel:
         yield from self._stack()
         yield from self._reserved()
         yield from self._calls()
-        yield from self._peak()
 
     def _stack(self) -> Iterator[Box]:
         levels: Int64 = bytes_by_kind(self.report.device)[:, self.columns.level]
@@ -237,10 +262,10 @@ class _Panel:
 
     def _boxes(self, kind: MemoryKind, below: Int64, above: Int64) -> Iterator[Box]:
         """Draw a kind as few boxes: columns of the same height are one."""
-        name, edges = f"{device_name(self.report)}: {KIND_LABELS[kind]}", self.columns.edges
+        name, edges = f"{device_name(self.report)}: {KIND_LABELS[kind]}", self.edges
         same = (np.diff(below) == 0) & (np.diff(above) == 0)
         first = np.flatnonzero(np.append(True, ~same))
-        overlap = _OVERLAP * edges[1]
+        overlap = _OVERLAP * (edges[1] - edges[0])
         for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(below)], strict=True):
             if (size := int(above[begin] - below[begin])) > 0:
                 tip = f"{name} {byte_size(size)}, from {edges[begin] / 1e6:.3f} ms"
@@ -254,7 +279,7 @@ class _Panel:
             return
         for name, start in zip(use.steps, use.step_ns.tolist(), strict=False):
             if self.start <= start <= self.end:
-                x = start - self.start
+                x = self.x(start)
                 yield Line(((x, self.top - 4), (x, self.bottom)), theme.CHROME["light"]["edge"], "2 3", 1)
                 yield Label(x, self.top - 10, f"step {step_label(name)}")
 
@@ -262,7 +287,7 @@ class _Panel:
         reserved = np.append(self.report.device.events.reserved[:1], self.report.device.events.reserved)
         if reserved.any():
             heights = [self.y(size) for size in reserved[self.columns.level].tolist()]
-            edges = self.columns.edges.tolist()
+            edges = self.edges.tolist()
             points = [(x, h) for i, h in enumerate(heights) for x in (edges[i], edges[i + 1])]
             yield Line(tuple(points), _RESERVED, "5 3", 1.5)
 
@@ -272,23 +297,24 @@ class _Panel:
             return
         for start in use.calls.start_ns.tolist():
             if self.start <= start <= self.end:
-                x = start - self.start
+                x = self.x(start)
                 yield Line(((x, self.bottom), (x, self.bottom + _TICK)), _CALL, "", 2)
         for at in use.failed.time_ns[use.failed.device == self.report.device.device].tolist():
             if self.start <= at <= self.end:
                 tip = f"{device_name(self.report)}: out of memory"
-                yield Dot(at - self.start, self.top, _CALL, tip, shape="triangle")
+                yield Dot(self.x(at), self.top, _CALL, tip, shape="triangle")
 
-    def _peak(self) -> Iterator[Dot | Label]:
+    def peak(self, longest: int) -> Iterator[Dot | Label]:
+        """Mark the peak, on an axis of this length."""
         peak = self.report.peak
-        x, y = float(min(max(peak.at_ns - self.start, 0), self.end - self.start)), self.y(peak.bytes)
+        x, y = float(self.x(min(max(peak.at_ns, self.start), self.end))), self.y(peak.bytes)
         tip = f"{device_name(self.report)}: peak {byte_size(peak.bytes)} in {peak.phase.name.lower()}"
         yield Dot(x, y, _PEAK, tip, shape="diamond")
-        late = x > 0.8 * (self.end - self.start)
+        late = x > 0.8 * longest
         yield Label(x, y - 9, f"peak {byte_size(peak.bytes)}", side="left" if late else "right", bold=True)
 
 
-def _subtitle(reports: Sequence[DeviceReport], drawn: Sequence[DeviceReport]) -> str:
+def _subtitle(drawn: Sequence[DeviceReport], devices: int) -> str:
     first = max(drawn, key=lambda report: report.peak.bytes)
     kinds = dict(first.groups("kind"))
     unknown = kinds.get(KIND_LABELS[MemoryKind.OTHER])
@@ -297,8 +323,8 @@ def _subtitle(reports: Sequence[DeviceReport], drawn: Sequence[DeviceReport]) ->
         text += f" Of the highest peak, {share(unknown.peak_bytes / max(first.peak.bytes, 1))} is of unknown kind."
     if any(report.device.on_cpu for report in drawn):
         text += f" {CPU_NOTE}"
-    if len(reports) > len(drawn):
-        text += f" {len(reports) - len(drawn):,} more devices are not drawn; choose with --ranks."
+    if devices > _MOST_DEVICES:
+        text += f" {devices - _MOST_DEVICES:,} more devices are not drawn; choose with --ranks."
     return text
 
 
@@ -317,7 +343,7 @@ def _legend(drawn: Sequence[DeviceReport]) -> Iterator[Entry]:
 def memory_table(run: Run) -> TextTable:
     """Return the peak of each device."""
     reports = device_reports(run)
-    return peaks_table(reports) if reports else TextTable(("device",), (), 1, no_memory(run))
+    return peaks_table(reports) if reports else TextTable(("device",), (), 1, NO_MEMORY)
 
 
 MEMORY_VIEW = View("memory", MEMORY_TITLE, memory_table, memory)

@@ -141,9 +141,16 @@ class MemoryUse(msgspec.Struct, frozen=True):
     """Allocations for which the allocator found no memory."""
     unreadable: int = 0
     """Events that could not be read."""
+    windows: tuple[MemoryUse, ...] = ()
+    """Those of each window, where a rank has several; all else is empty then."""
 
     def __len__(self) -> int:
-        return sum(map(len, self.devices))
+        return sum(map(len, self.devices)) + sum(map(len, self.windows))
+
+    @property
+    def parts(self) -> tuple[MemoryUse, ...]:
+        """The memory of each recording: blocks live within one, and what is freed between two is in none."""
+        return self.windows or (self,)
 
 
 # Figures of a device's memory: its peaks, what was alive at them, and for what.
@@ -535,6 +542,8 @@ def _compact(
 
 
 def _read(source: Source, patterns: Patterns) -> MemoryUse:
+    if source.windows:
+        return MemoryUse(windows=tuple(_read(one, patterns) for one in source.windows))
     # Few commands read files again.
     from dptrace.readers.kineto.details import has_memory_events
     from dptrace.timeline.step_marks import with_steps

@@ -342,41 +342,55 @@ def memory_lanes(run: Run, chart: Chart) -> dict[str, dict[str, Any]]:
     for track in sorted(tracks[:MOST_TRACKS]):
         timeline = run.timelines[track]
         use = run.read_again(timeline, MEMORY)
-        device = _device_of(timeline, use)
-        if use is not None and device is not None:
-            found[str(track)] = _lane(use, device, chart.axes[track])
+        parts = [(part, device) for part in (use.parts if use else ()) if (device := _device_of(timeline, part))]
+        if parts:
+            found[str(track)] = _lane(parts, chart.axes[track])
     return found
 
 
-def _device_of(timeline: Timeline, use: MemoryUse | None) -> DeviceMemory | None:
-    return next((device for device in (use.devices if use else ()) if device.device == timeline.device), None)
+def _device_of(timeline: Timeline, use: MemoryUse) -> DeviceMemory | None:
+    return next((device for device in use.devices if device.device == timeline.device), None)
 
 
-def _lane(use: MemoryUse, device: DeviceMemory, axis: Axis) -> dict[str, Any]:
+def _lane(parts: Sequence[tuple[MemoryUse, DeviceMemory]], axis: Axis) -> dict[str, Any]:
+    """Return the lane of a device from its memory in each recording."""
     start, end = axis.recorded(0, axis.length_ns)
-    times, total = device.events.time_ns, total_bytes(device)
-    first, last = (int(edge) for edge in np.searchsorted(times, (start, end), side="right"))
-    exact = last - first <= MOST_POINTS
-    if exact:
-        # The level that the chart begins with, and that after each event in it.
-        level: Int64 = np.arange(first, last + 1)
-        time: Int64 = np.append(start, times[first:last])
-    else:
-        columns = sample_levels(device, start, end, MOST_POINTS)
-        level, time = columns.level, start + columns.edges[:-1].astype(np.int64)
-    reserved = np.append(device.events.reserved[:1], device.events.reserved)
-    peak = first + int(total[first : last + 1].argmax())
-    calls = np.sort(np.append(use.calls.start_ns, use.failed.time_ns)) if not device.on_cpu else np.empty(0, np.int64)
+    columns, peaks = list[tuple[Int64, Int64, Int64]](), list[tuple[int, int]]()
+    within = [np.searchsorted(device.events.time_ns, (start, end), side="right") for _, device in parts]
+    exact = sum(int(last - first) for first, last in within) <= MOST_POINTS
+    for number, (_, device) in enumerate(parts):
+        times, total = device.events.time_ns, total_bytes(device)
+        begin = max(start, int(times[0])) if number else start
+        if begin > end:
+            break
+        first, last = (int(edge) for edge in np.searchsorted(times, (begin, end), side="right"))
+        if exact:
+            # The level that the chart begins with, and that after each event in it.
+            level: Int64 = np.arange(first, last + 1)
+            time: Int64 = np.append(begin, times[first:last])
+        else:
+            until = end if number == len(parts) - 1 else min(end, int(times[-1]) + 1)
+            sampled = sample_levels(device, begin, max(until, begin + 1), MOST_POINTS // len(parts))
+            level, time = sampled.level, begin + sampled.edges[:-1].astype(np.int64)
+        reserved = np.append(device.events.reserved[:1], device.events.reserved)
+        columns.append((time, total[level], reserved[level]))
+        peak = first + int(total[first : last + 1].argmax())
+        peaks.append((int(total[peak]), max(int(axis.since(times[[max(peak - 1, 0)]])[0]), 0)))
+    time, size, held = (np.concatenate(own) for own in zip(*columns, strict=True))
+    on_cpu = parts[0][1].on_cpu
+    called = [side for use, _ in parts for side in (use.calls.start_ns, use.failed.time_ns)]
+    calls = np.sort(np.concatenate(called)) if not on_cpu else np.empty(0, np.int64)
+    most, at = max(peaks, key=lambda one: one[0])
     return {
         "delta": pack(np.diff(axis.since(time), prepend=0)),
-        "bytes": pack(differences(total[level])),
-        "reserved": pack(differences(reserved[level])),
-        "least": min(int(total[level].min()), 0),
-        "most": max(int(total[level].max()), int(reserved[level].max()), 1),
-        "peak": [max(int(axis.since(times[max(peak - 1, 0)])), 0), int(total[peak])],
+        "bytes": pack(differences(size)),
+        "reserved": pack(differences(held)),
+        "least": min(int(size.min()), 0),
+        "most": max(int(size.max()), int(held.max()), 1),
+        "peak": [at, most],
         "calls": axis.since(calls[(calls >= start) & (calls < end)]).tolist(),
         "exact": exact,
-        "fromStart": device.on_cpu,
+        "fromStart": on_cpu,
     }
 
 
