@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -296,10 +297,12 @@ def links_of(model: Model, times: Times, chain: Chain, since_ns: int, until_ns: 
 
 
 def path_of_run(model: Model, times: Times) -> Links:
-    """Return the critical path of the whole recording, to the end of its last step; of several, of the last one."""
-    last = last_task(model, times, step_ends(model))
-    chain = chain_to(model.graph, binding_edges(model.graph, times), last, times)
-    return links_of(model, times, chain, int(times.start_ns[chain.task[-1]]), int(times.end_ns[last]))
+    """Return the critical path of the whole recording, to the end of its last step; of several, one after the other."""
+    binding, found = binding_edges(model.graph, times), list[Links]()
+    for last in last_tasks(model, times, step_ends(model)):
+        chain = chain_to(model.graph, binding, last, times)
+        found.append(links_of(model, times, chain, int(times.start_ns[chain.task[-1]]), int(times.end_ns[last])))
+    return Links.concat(found)
 
 
 class PathPiece(msgspec.Struct, frozen=True):
@@ -348,6 +351,8 @@ class StepEnds(msgspec.Struct, frozen=True):
     """A mark of the host, an operator, an interval of a device or the transfer that it is over with."""
     step: Int64
     """Index of the step that it has to end before, or -1 for what came before the first."""
+    last: tuple[int, ...]
+    """Index of the last step of each recording."""
 
 
 def step_order(model: Model) -> tuple[str, ...]:
@@ -375,7 +380,19 @@ def step_ends(model: Model) -> StepEnds:
         marks = process.mark_tasks
         tasks.append(marks[ends[: len(marks)]])
         steps.append(_numbers(names, order)[: len(tasks[-1])])
-    return StepEnds(np.concatenate(tasks), np.concatenate(steps))
+    ended = np.concatenate(steps)
+    return StepEnds(np.concatenate(tasks), ended, (*_last_steps(model, order)[:-1], int(ended.max(initial=-1))))
+
+
+def _last_steps(model: Model, order: Sequence[str]) -> tuple[int, ...]:
+    """Return the last step of each recording: no rank has it and the one after it in one."""
+    apart = np.ones(len(order), np.bool_)
+    for windows in (model.run.timelines[number].windows for number in with_usual_steps(model.run.timelines)):
+        steps, recording = _numbers(windows.names, order)[1:], np.searchsorted(windows.gaps, windows.span)
+        together = np.flatnonzero(np.diff(recording) == 0)
+        for one, following in zip(steps[together].tolist(), steps[together + 1].tolist(), strict=True):
+            apart[one:following] = False
+    return tuple(np.flatnonzero(apart).tolist())
 
 
 def _numbers(names: Sequence[str], order: Sequence[str]) -> Int64:
@@ -394,10 +411,11 @@ def _numbers(names: Sequence[str], order: Sequence[str]) -> Int64:
     return np.array(numbers, np.int64)
 
 
-def last_task(model: Model, times: Times, ends: StepEnds) -> int:
-    """Return the task whose end ends the last step on all ranks."""
-    task = ends.task
-    return int(task[times.end_ns[task].argmax()]) if len(task) else int(times.start_ns.argmin())
+def last_tasks(model: Model, times: Times, ends: StepEnds) -> list[int]:
+    """Return the task whose end ends the last step on all ranks, of each recording."""
+    recording = np.searchsorted(ends.last, ends.step)
+    tasks = [ends.task[recording == number] for number in range(len(ends.last))]
+    return [int(own[times.end_ns[own].argmax()]) for own in tasks if len(own)] or [int(times.start_ns.argmin())]
 
 
 # What a step would gain if something took 10 % less time, by replay: a second chain may be nearly as long.
@@ -420,16 +438,18 @@ class Shortening:
         """
         self._graph = model.graph
         self._schedule = schedule_of(model.graph)
-        self._last = ends.task[ends.step == ends.step.max()]
+        self._last = [own for last in ends.last if len(own := ends.task[ends.step == last])]
         self._steps = max(1, int(ends.step.max()) + 1)
         times = self._schedule.run(model.graph.duration_ns, model.graph.edge.lag_ns).times
-        self._end = int(times.end_ns[self._last].max())
+        self._end = [int(times.end_ns[own].max()) for own in self._last]
         # A tenth of each task's time, and of each edge's lag, as far as they lie in the steps.
-        ahead = ends.task[ends.step < 0]
-        since = int(times.end_ns[ahead].max()) if len(ahead) else int(times.start_ns.min())
+        ahead, marks = ends.task[ends.step < 0], times.end_ns[_first_marks(model)]
+        since = np.full(len(model.graph), times.end_ns[ahead].max() if len(ahead) else times.start_ns.min())
+        for end, until in pairwise(self._end):
+            since[times.start_ns >= end] = marks[(marks > end) & (marks <= until)].max(initial=end)
         edge, length = model.graph.edge, times.end_ns - times.start_ns
         self._of_task = _tenth(np.clip(times.end_ns - since, 0, length))
-        self._of_edge = _tenth(np.clip(times.start_ns[edge.dst] - since, 0, np.maximum(edge.lag_ns, 0)))
+        self._of_edge = _tenth(np.clip(times.start_ns[edge.dst] - since[edge.dst], 0, np.maximum(edge.lag_ns, 0)))
 
     def of_name(self, kind: str, name: int, names: NDArray[np.int32]) -> int:
         """Return the gain of a step in ns if all pieces of a kind and name took less.
@@ -455,8 +475,20 @@ class Shortening:
         graph = self._graph
         durations = graph.duration_ns - np.where(tasks, self._of_task, 0)
         lags = graph.edge.lag_ns - np.where(edges, self._of_edge, 0)
-        ended = int(self._schedule.run(durations, lags).ends(self._last).max())
-        return round((self._end - ended) / self._steps)
+        shorter = self._schedule.run(durations, lags)
+        ended = sum(int(shorter.ends(own).max()) for own in self._last)
+        return round((sum(self._end) - ended) / self._steps)
+
+
+def _first_marks(model: Model) -> Int64:
+    """Return the marks that all recordings but the first begin with."""
+    marks = [
+        process.mark_tasks[1:][
+            [name.startswith(BETWEEN) for name in process.step_names[: max(len(process.mark_tasks) - 1, 0)]]
+        ]
+        for process in model.processes
+    ]
+    return np.concatenate(marks)
 
 
 def _tenth(ns: Int64) -> Int64:

@@ -176,12 +176,17 @@ def test_findings_gain_in_each_window_what_they_gain_in_it_alone(whole: dptrace.
 
 
 def test_a_what_if_and_a_path_are_of_steps_alone(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
-    """Those of a step are as in its window, also where it is the first one."""
+    """Those of a step are as in its window, also where it is the first one; the path of a run is of all windows."""
     assert dptrace.whatif(whole, bandwidth=2.0).predicted_step_ns == pytest.approx(
         dptrace.whatif(single[0], bandwidth=2.0).predicted_step_ns, rel=0.002
     )
     path, alone = dptrace.critical_path(whole, step=8), dptrace.critical_path(single[1], step=8)
     assert alone.length_ns == pytest.approx(path.length_ns, rel=0.01)
+    found, one = dptrace.whatif(whole).path_ns, dptrace.whatif(single[0]).path_ns
+    assert found == pytest.approx(one, rel=0.01, abs=1000)
+    for item, expected in zip(path.items[:3], alone.items[:3], strict=True):
+        assert expected.name == item.name
+        assert expected.gain_ns == pytest.approx(item.gain_ns, rel=0.01)
 
 
 def test_operators_of_all_windows_are_counted(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
