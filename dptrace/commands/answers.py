@@ -87,7 +87,8 @@ _MATCHED = {
     **_of(columns.MATCHED), "group_description": str | None, "group_ranks": [int], "members": [_of(columns.MEMBERS)],
 }
 _ANALYSIS = {
-    "schema": 2, "run": str, "world_size": int, "mean_step": (_MEAN_STEP, None), "ranks": [_RANK], "notes": [str],
+    "schema": 2, "run": str, "world_size": int, "windows": [[str]], "mean_step": (_MEAN_STEP, None), "ranks": [_RANK],
+    "notes": [str],
     "pipelines?": [_PIPELINE], "utilization?": _UTILIZATION, "collectives": [_MATCHED],
     "unmatched": [{"rank device count": int}], "clocks": [_of(columns.CLOCKS)],
     "stragglers": [_of(columns.STRAGGLERS)], "latencies": [_LATENCY], "alpha_beta": [_ALPHA_BETA],

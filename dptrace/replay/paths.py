@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.device import step_grid
 from dptrace.core.columns import Columns
 from dptrace.core.intervals import Int64, members, repeated
 from dptrace.core.table import with_strings
@@ -357,10 +356,7 @@ class StepEnds(msgspec.Struct, frozen=True):
 
 def step_order(model: Model) -> tuple[str, ...]:
     """Return the names of all steps in the order of their times; some ranks can lack some."""
-    run = model.run
-    usual = with_usual_steps(run.timelines)
-    known = {run.timelines[number].windows.names for number in usual}
-    return known.pop() if len(known) == 1 else step_grid([run.devices[number] for number in usual]).steps
+    return tuple(chain.from_iterable(model.run.windows))
 
 
 def step_ends(model: Model) -> StepEnds:
@@ -381,18 +377,8 @@ def step_ends(model: Model) -> StepEnds:
         tasks.append(marks[ends[: len(marks)]])
         steps.append(_numbers(names, order)[: len(tasks[-1])])
     ended = np.concatenate(steps)
-    return StepEnds(np.concatenate(tasks), ended, (*_last_steps(model, order)[:-1], int(ended.max(initial=-1))))
-
-
-def _last_steps(model: Model, order: Sequence[str]) -> tuple[int, ...]:
-    """Return the last step of each recording: no rank has it and the one after it in one."""
-    apart = np.ones(len(order), np.bool_)
-    for windows in (model.run.timelines[number].windows for number in with_usual_steps(model.run.timelines)):
-        steps, recording = _numbers(windows.names, order)[1:], np.searchsorted(windows.gaps, windows.span)
-        together = np.flatnonzero(np.diff(recording) == 0)
-        for one, following in zip(steps[together].tolist(), steps[together + 1].tolist(), strict=True):
-            apart[one:following] = False
-    return tuple(np.flatnonzero(apart).tolist())
+    last = [count - 1 for count in accumulate(map(len, model.run.windows))]
+    return StepEnds(np.concatenate(tasks), ended, (*last[:-1], int(ended.max(initial=-1))))
 
 
 def _numbers(names: Sequence[str], order: Sequence[str]) -> Int64:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of, step_windows
 from dptrace.analysis.per_gpu.split import Split, unknown_figures
 from dptrace.core.columns import same
 from dptrace.core.metadata import rank_entries
@@ -23,6 +23,7 @@ from dptrace.core.table import frame, frame_of, listed_in_docstring
 from dptrace.errors import DptraceError
 from dptrace.run import columns, tables
 from dptrace.timeline.model import Timeline
+from dptrace.timeline.steps import with_usual_steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,6 +103,11 @@ class Run:
     def ranks_of_several_gpus(self) -> frozenset[int]:
         """The numbers of the ranks that have more than one GPU."""
         return frozenset(rank for rank, gpus in Counter(t.rank for t in self.timelines).items() if gpus > 1)
+
+    @cached_property
+    def windows(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the steps of each window of the recording, in the order of time; most have one window."""
+        return step_windows([self.devices[number] for number in with_usual_steps(self.timelines)])
 
     @cached_property
     def splits(self) -> tuple[Split, ...]:
@@ -353,6 +359,7 @@ class Run:
             "schema": SCHEMA,
             "run": self.path,
             "world_size": self.world_size,
+            "windows": [[*names] for names in self.windows],
             "mean_step": None if (step := mean_step(across)) is None else step.to_dict(),
             "ranks": ranks,
             "notes": [*self.notes, *across.notes],

@@ -149,13 +149,15 @@ def test_all_windows_are_one_run_with_the_figures_of_each(
     pd.testing.assert_frame_equal(expected, found)
 
 
-def test_steps_keep_their_numbers_and_what_is_between_windows_counts_nowhere(whole: dptrace.Run) -> None:
+def test_steps_keep_their_numbers_and_what_is_between_windows_counts_nowhere(series: Path, whole: dptrace.Run) -> None:
     """Twelve steps of 2.75 ms, which are recorded in ten seconds; a note says how they are recorded."""
     steps = [0, 1, 2, 3, 8, 9, 10, 15, 16, 17, 18, 19]
 
     assert [f"ProfilerStep#{number}" for number in steps] == whole.steps().query("rank == 0").step.tolist()
     assert whole.totals().wall_ns.max() < 12 * 2_800_000
     assert any("3 windows" in note and "--window 3" in note for note in whole.notes)
+    assert [4, 3, 5] == [*map(len, whole.windows)]
+    assert [whole.windows[1]] == [*dptrace.open(series, window=2, cache=False).windows]
 
 
 def test_a_selection_across_windows_leaves_out_what_is_between(whole: dptrace.Run) -> None:
@@ -280,6 +282,7 @@ def test_a_rank_may_lack_a_window(tmp_path: Path) -> None:
     run = dptrace.open(folder, cache=False)
 
     assert [12, 8, 9, 12] == run.steps().groupby("rank").size().tolist()
+    assert [4, 3, 5] == [*map(len, run.windows)]
     assert 2 == sum("that others have" in note for note in run.notes)
     assert dptrace.whatif(run, bandwidth=2.0).predicted_step_ns < 2_700_000
 

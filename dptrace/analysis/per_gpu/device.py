@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -259,6 +260,24 @@ def step_grid(devices: Sequence[DeviceFigures]) -> StepGrid:
     device_ids = tuple((device.timeline.rank, device.timeline.device) for device in kept)
     lacks = tuple(device.split.lacks for device in kept)
     return StepGrid(device_ids, steps, present, figures, lacks if any(lacks) else ())
+
+
+def step_windows(devices: Sequence[DeviceFigures]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the steps of each recording, in the order of their times; some devices can lack some."""
+    windows = {device.timeline.windows.names: device.timeline.windows for device in devices}
+    steps = next(iter(windows)) if len(windows) == 1 else _in_order([*windows])
+    if not any(one.gaps for one in windows.values()):
+        return (steps,) if steps else ()
+    place = {name: number for number, name in enumerate(steps)}
+    # Two steps are of one recording where a device has both in one.
+    apart = np.ones(len(steps), np.bool_)
+    for one in windows.values():
+        number, recording = np.array([place[name] for name in one.names]), np.searchsorted(one.gaps, one.span)
+        together = np.flatnonzero(np.diff(recording) == 0)
+        for first, last in zip(number[together].tolist(), number[together + 1].tolist(), strict=True):
+            apart[first:last] = False
+    ends = (np.flatnonzero(apart) + 1).tolist()
+    return tuple(steps[first:last] for first, last in pairwise((0, *ends)))
 
 
 def in_mean(devices: Sequence[DeviceFigures]) -> tuple[DeviceFigures, ...]:
