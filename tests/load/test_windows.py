@@ -73,6 +73,14 @@ def test_a_history_has_a_run_for_each_window(folder: Path) -> None:
     assert 2 == CliRunner().invoke(cli, ["history", str(folder), "--window", "3"]).exit_code
 
 
+def test_holistic_trace_analysis_asks_for_a_window(folder: Path) -> None:
+    """It reads one file of each rank; the message says which windows there are, and so for one that is not there."""
+    for options in ([], ["--window", "3"]):
+        done = CliRunner().invoke(cli, ["hta", str(folder), "queue-length", *options])
+        assert 2 == done.exit_code
+        assert "1 to " in done.output
+
+
 @pytest.mark.parametrize("window", ["1", 1.0, True])
 def test_a_window_is_an_integer(folder: Path, window: object) -> None:
     """In Python, where no option parses it."""
