@@ -94,7 +94,8 @@ def command(
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
     align = read_options.align
-    has_findings = not (to.only(CSV) or as_hta or ((collectives or memory) and not to.has(JSON)))
+    others = collectives or memory or (sections and "findings" not in sections)
+    has_findings = not (to.only(CSV) or as_hta or (others and not to.has(JSON)))
     short = to.has(MARKDOWN) and not (all_rows or sections or collectives or memory or as_hta)
     refuse(_contradictions(to, sections, collectives, memory, as_hta, align))
     refuse([(limit is not None and not short, _NOTHING_TO_LIMIT)])
@@ -104,7 +105,7 @@ def command(
         _write_hta_compat(paths, to, all_rows, read_options.strict)
         return
     # Figures suffice for rows of steps and collectives, but for some steps', which are computed from the intervals.
-    figures_only = selection.steps is None and not memory and not has_findings
+    figures_only = selection.steps is None and not (memory or sections) and not has_findings
     read_options = replace(read_options, figures_only=figures_only)
     reread = _memory_readings() if memory else ()
     run = open_to_find(paths, read_options, verbosity, selection, has_findings, reread)
