@@ -29,7 +29,7 @@ from dptrace.watch.account import Batch, Merger
 from dptrace.watch.page import PAGE_FILE, document
 from dptrace.watch.records import STAGES, RankFile, rank_path
 from dptrace.watch.trigger import Trigger
-from dptrace.watch.verdict import CORE_SHARE, SUMMARY_FILE, Totals, lines, summary
+from dptrace.watch.verdict import CORE_SHARE_MOVING, SUMMARY_FILE, Totals, lines, summary
 
 _POLL_S = 0.5
 _LINE_S = 10.0
@@ -66,6 +66,7 @@ class Follower:
         for batch in self.merger.batches():
             if batch.ranks != self.totals.ranks:
                 self.totals = Totals(batch.ranks)
+                self.recent.clear()
             new = True
             added = self.totals.add(batch)
             if added is not None:
@@ -157,16 +158,17 @@ class Follower:
         """Return a line about the last steps."""
         if not self.recent:
             return f"step {self.totals.last_step:,}"
-        last = self.recent[-1]
-        text = f"step {self.totals.last_step:,}  {duration(float(np.median(last.length.max(0))))}"
+        text = f"step {self.totals.last_step:,}  {duration(float(np.median(self.recent[-1].length.max(0))))}"
         text += f" (median {duration(self.totals.typical_ns)})"
-        if last.late is not None:
-            mean = last.late.mean(1)
-            rank, stage = np.unravel_index(int(mean.argmax()), mean.shape)
-            noise = CORE_SHARE * float(last.core_wait.mean(1).max())
-            if mean[rank, stage] > max(1e6, 0.03 * self.totals.typical_ns, noise):
-                who = f"rank {last.ranks[rank]} in {STAGES[stage]}"
-                text += f"  late: {who}, {duration(float(mean[rank, stage]))} per step"
+        # One batch has the steps of half a second: too few to tell a late rank from one that waited for a core.
+        known = [(batch.late, batch.core_wait) for batch in self.recent if batch.late is not None]
+        if len(known) == len(self.recent):
+            late, core_wait = (np.concatenate(parts, 1).mean(1) for parts in zip(*known, strict=True))
+            rank, stage = np.unravel_index(int(late.argmax()), late.shape)
+            noise = CORE_SHARE_MOVING * float(core_wait.max())
+            if late[rank, stage] > max(1e6, 0.03 * self.totals.typical_ns, noise):
+                who = f"rank {self.totals.ranks[rank]} in {STAGES[stage]}"
+                text += f"  late: {who}, {duration(float(late[rank, stage]))} per step"
         return text
 
 

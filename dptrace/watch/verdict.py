@@ -26,7 +26,7 @@ _SMALL_NS, _SMALL_SHARE, _SMALL_STEPS, _CONSISTENT = 0.4e6, 0.012, 40, 0.8
 share of them."""
 _MOVES_BETWEEN, _MOVING_RANK_SHARE = 3, 0.6
 """Lateness moves between ranks if there are at least so many, none of which has this share of it."""
-CORE_SHARE, _CORE_SHARE_MOVING = 0.4, 0.6
+CORE_SHARE, CORE_SHARE_MOVING = 0.4, 0.6
 """Lateness of one rank, and of several in turn, is noise up to this share of what a rank waited for a core. In 36
 trainings on two cores that six other jobs used it was up to 0.27 and 0.47; of ranks slow by plan, save one, 0.41 to 2.
 """
@@ -151,7 +151,7 @@ def suspects(totals: Totals) -> list[Suspect]:
     for stage in STAGES:
         found = _moving([row for row in found + small if row.stage == stage], found, totals, least)
     wait = _core_wait(totals)
-    noise = {True: _CORE_SHARE_MOVING * wait, False: CORE_SHARE * wait}
+    noise = {True: CORE_SHARE_MOVING * wait, False: CORE_SHARE * wait}
     kept = [row for row in found if row.stands_out or row.ns_per_step > noise[row.rank is None]]
     return sorted(kept, key=lambda row: -row.ns_per_step)
 
@@ -321,7 +321,7 @@ def cannot_tell(totals: Totals) -> str | None:
             return None
         return (
             f"a rank waited {duration(wait)} per step for a core, which other processes of its machine had; lateness "
-            f"of up to {duration(_CORE_SHARE_MOVING * wait)} per step may come from that"
+            f"of up to {duration(CORE_SHARE_MOVING * wait)} per step may come from that"
         )
     if len(totals.ranks) < 2:
         return "there is one rank, which waits for no other"
