@@ -27,8 +27,13 @@ SERVER = ("-m", "dptrace", "mcp", "--root")
 Call = tuple[str, dict[str, Any]]
 Called = Callable[[Path, Sequence[Call]], list[Any]]
 
-pytest.importorskip("mcp.server.mcpserver", reason="the mcp package is not installed")
 pytestmark = pytest.mark.spawn
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _needs_mcp() -> None:
+    """Import it here, which takes a second, rather than wherever tests are collected."""
+    pytest.importorskip("mcp.server.mcpserver", reason="the mcp package is not installed")
 
 
 @pytest.fixture(scope="module")

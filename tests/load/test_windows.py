@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import cache
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 import pytest
@@ -27,14 +29,22 @@ from tests.support.mesh import Mesh
 TIMES = (1759300074000000000, 1759300999000000000)
 
 
+@cache
+def ranks_of(steps: int) -> tuple[tuple[str, str], ...]:
+    """Return the host and the trace of each of four ranks; kernels of rank 1 are slow."""
+    with TemporaryDirectory() as folder:
+        written = Mesh(tp=2, dp=2, steps=steps, slow={1: 1.3}).write(Path(folder) / "ranks")
+        return tuple((file.name.partition(".")[0], file.read_text()) for file in sorted(written.iterdir()))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two windows of each of four ranks: of three steps, and of two."""
     found = tmp_path / "windows"
+    found.mkdir()
     for time, steps in zip(TIMES, (3, 2), strict=True):
-        for file in Mesh(tp=2, dp=2, steps=steps).write(found).glob("*.rank*"):
-            host = file.name.partition(".")[0]
-            file.rename(found / f"{host}.{time}.pt.trace.json")
+        for host, text in ranks_of(steps):
+            (found / f"{host}.{time}.pt.trace.json").write_text(text)
     return found
 
 
@@ -82,10 +92,10 @@ def test_holistic_trace_analysis_asks_for_a_window(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("window", ["1", 1.0, True])
-def test_a_window_is_an_integer(folder: Path, window: object) -> None:
+def test_a_window_is_an_integer(series: Path, window: object) -> None:
     """In Python, where no option parses it."""
     with pytest.raises(UsageError, match="integer"):
-        dptrace.open(folder, window=window)  # type: ignore[arg-type]
+        dptrace.open(series, window=window)  # type: ignore[arg-type]
 
 
 def test_a_window_that_is_not_there_is_wrong_use_before_any_is_read(folder: Path) -> None:
@@ -109,14 +119,13 @@ def write_windows(folder: Path, name: str = HANDLER, numbered: bool = True) -> P
     folder.mkdir()
     first = 0
     for number, steps in enumerate(LENGTHS):
-        written = Mesh(tp=2, dp=2, steps=steps - 1, slow={1: 1.3}).write(folder.parent / f"window {number}")
-        for rank, file in enumerate(sorted(written.iterdir())):
-            trace = json.loads(file.read_text())
+        for rank, (host, text) in enumerate(ranks_of(steps - 1)):
+            trace = json.loads(text)
             trace["baseTimeNanoseconds"] += number * GAP_NS
             for event in trace["traceEvents"]:
                 if event["name"].startswith("ProfilerStep#"):
                     event["name"] = f"ProfilerStep#{int(event['name'][13:]) + first}"
-            time, host = TIMES[0] + number * GAP_NS, file.name.partition(".")[0]
+            time = TIMES[0] + number * GAP_NS
             place = folder / name.format(host=host, time=time, rank=rank, step=first + 8)
             place.parent.mkdir(exist_ok=True)
             place.write_text(json.dumps(trace))

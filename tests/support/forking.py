@@ -45,13 +45,22 @@ _PRELOADED = (
     "torch.distributed.pipelining",
     "torch.profiler",
     "numpy",
+    "pandas",
+    "rich.table",
+    "dptrace.commands.advise",
     "dptrace.commands.analyze",
     "dptrace.commands.diff",
+    "dptrace.commands.export",
+    "dptrace.commands.kernels",
     "dptrace.commands.record",
+    "dptrace.commands.report",
     "dptrace.commands.view",
+    "dptrace.commands.whatif",
+    "dptrace.load.open",
     "dptrace.record.recording",
     "dptrace.record.launch.launcher",
     "dptrace.trainers.parts.task",
+    "dptrace.viewers.gantt.page.document",
 )
 
 

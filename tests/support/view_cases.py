@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
@@ -94,7 +95,7 @@ def _unsized() -> Run:
     return Run("runs/unsized", tuple(timelines), world_size=2)
 
 
-CASES: dict[str, Callable[[], Run]] = {
+_CASES: dict[str, Callable[[], Run]] = {
     "empty": lambda: Run("runs/empty", ()),
     "one rank": _one_rank,
     "two ranks": lambda: Run("runs/two", two_rank_timelines(), world_size=2),
@@ -106,6 +107,8 @@ CASES: dict[str, Callable[[], Run]] = {
     "64 ranks": many_ranks,
     "hostile": hostile_run,
 }
+CASES = {name: cache(make) for name, make in _CASES.items()}
+"""Each run is made, and analyzed, once."""
 
 
 def drawn() -> Drawing:

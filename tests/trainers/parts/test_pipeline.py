@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,11 +13,15 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
-from dptrace.trainers.parts import models, pipeline_schedule  # noqa: E402
-from dptrace.trainers.parts.pipeline_schedule import InFlight  # noqa: E402
+from dptrace.trainers.parts import models  # noqa: E402
 from dptrace.trainers.parts.pipeline_stages import split_into_stages  # noqa: E402
 
+if TYPE_CHECKING:
+    from dptrace.trainers.parts.pipeline_schedule import InFlight
+
 FLOAT = 4
+SCHEDULE = "dptrace.trainers.parts.pipeline_schedule"
+"""Imports torch's pipelines, which takes two seconds: not where tests are collected."""
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -71,6 +75,11 @@ def test_more_stages_than_blocks_are_refused() -> None:
         split_into_stages(models.build_mlp("small"), 5)
 
 
+def in_flight(*arguments: Any, **options: Any) -> InFlight:
+    counted: InFlight = importlib.import_module(SCHEDULE).InFlight(*arguments, **options)
+    return counted
+
+
 def forward(counted: InFlight, layers: Any, stage: int, micro_batch: int) -> None:
     with counted.forward(stage, micro_batch):
         layers(torch.ones(5, 8, requires_grad=True))
@@ -79,7 +88,7 @@ def forward(counted: InFlight, layers: Any, stage: int, micro_batch: int) -> Non
 def test_the_most_micro_batches_at_once_are_counted() -> None:
     """Of two stages, each counts; a backward releases its own, and what follows the step is not counted."""
     layers = torch.nn.Linear(8, 8)
-    counted = InFlight(layers.parameters())
+    counted = in_flight(layers.parameters())
     for stage, micro_batch in ((0, 0), (1, 0)):
         forward(counted, layers, stage, micro_batch)
     counted.backward(1, 0)
@@ -95,7 +104,7 @@ def test_the_most_micro_batches_at_once_are_counted() -> None:
 def test_a_tensor_counts_once_and_parameters_do_not() -> None:
     """A ReLU's output is kept by the ReLU and by the layer after it: the input, that output, and the output's input."""
     layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
-    counted = InFlight(layers.parameters())
+    counted = in_flight(layers.parameters())
     forward(counted, layers, 0, 0)
 
     assert 5 * (8 + 16) * FLOAT == counted.peak_bytes
@@ -104,7 +113,7 @@ def test_a_tensor_counts_once_and_parameters_do_not() -> None:
 def test_the_loss_belongs_to_the_latest_forward() -> None:
     """What softmax keeps is added to the micro-batch; before any forward, as where torch finds shapes, nothing is."""
     layers = torch.nn.Linear(8, 3, bias=False)
-    counted = InFlight(layers.parameters())
+    counted = in_flight(layers.parameters())
     with counted.more():
         layers(torch.ones(5, 8, requires_grad=True))
     assert (0, 0) == (counted.peak, counted.peak_bytes)
@@ -119,7 +128,7 @@ def test_the_loss_belongs_to_the_latest_forward() -> None:
 def test_without_bytes_micro_batches_are_still_counted() -> None:
     """Under torch.compile, hooks would change what is compiled."""
     layers = torch.nn.Linear(8, 8)
-    counted = InFlight(layers.parameters(), in_bytes=False)
+    counted = in_flight(layers.parameters(), in_bytes=False)
     forward(counted, layers, 0, 0)
 
     assert (1, 0) == (counted.peak, counted.peak_bytes)
@@ -128,7 +137,7 @@ def test_without_bytes_micro_batches_are_still_counted() -> None:
 def test_a_torch_without_pipelines_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that lacks a schedule gives advice instead of a traceback of the import."""
     monkeypatch.setitem(sys.modules, "torch.distributed.pipelining", None)
-    monkeypatch.delitem(sys.modules, pipeline_schedule.__name__)
+    monkeypatch.delitem(sys.modules, SCHEDULE, raising=False)
 
     with pytest.raises(UsageError, match=r"2\.6"):
-        importlib.import_module(pipeline_schedule.__name__)
+        importlib.import_module(SCHEDULE)

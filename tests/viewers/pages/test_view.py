@@ -22,16 +22,6 @@ from tests.support.view_cases import CASES
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-DRAWN = [name for name, view in VIEWS.items() if view.draw is not None]
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("case", ["one rank", "uneven", "cpu", "64 ranks", "no time"])
-@pytest.mark.parametrize("name", DRAWN)
-def test_every_view_makes_a_page_of_every_run(name: str, case: str) -> None:
-    """Each page has the title of the view."""
-    assert f"<h2>{VIEWS[name].draw(CASES[case]()).title}</h2>" in document(VIEWS[name], CASES[case]())  # type: ignore[misc]
-
 
 @browser_test
 def test_views_in_the_browser(browser: Browser, tmp_path: Path) -> None:

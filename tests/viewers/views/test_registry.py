@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import subprocess
 import sys
@@ -54,50 +55,45 @@ def test_a_view_that_is_not_there_is_answered_with_those_that_are() -> None:
         view_named("pie")
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", VIEWS)
-def test_every_view_draws_every_run(name: str, case: str) -> None:
-    """As well-formed SVG, within bounds, with no script and no link in it."""
-    text = picture(VIEWS[name], CASES[case]())
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def check_picture(text: str) -> None:
+    """Check that an SVG is well-formed, within its bounds, and has no script and no link in it."""
     root = ET.fromstring(text)
 
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root.tag == f"{SVG}svg"
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert tags <= {"svg", "title", "rect", "path", "polyline", "polygon", "circle", "text"}
     assert not any(key.startswith("on") or "href" in key for element in root.iter() for key in element.attrib)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    for box in root.iter("{http://www.w3.org/2000/svg}rect"):
+    for box in root.iter(f"{SVG}rect"):
         if "x" in box.attrib:
             left, wide = float(box.attrib["x"]), float(box.attrib["width"])
             assert -0.01 <= left <= left + wide <= width + 0.01
             assert -0.01 <= float(box.attrib["y"]) <= height
-    for label in root.iter("{http://www.w3.org/2000/svg}text"):
+    for label in root.iter(f"{SVG}text"):
         assert 0 <= float(label.attrib["x"]) <= width
         assert 0 <= float(label.attrib["y"]) <= height + 5
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", VIEWS)
-def test_every_view_has_a_table_for_every_run(name: str, case: str) -> None:
-    """Each row as wide as the headings; where there is no row, a sentence says why."""
-    cells = VIEWS[name].table(CASES[case]())
-
-    assert all(len(row) == len(cells.columns) for row in cells.rows)
-    assert cells.rows or cells.note.endswith(".")
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("case", [case for case in CASES if case != "64 ranks"])
-@pytest.mark.parametrize("name", DRAWN)
-def test_every_view_prints_every_run(name: str, case: str) -> None:
-    """In the terminal, with no control character from a name."""
-    out = io.StringIO()
-    print_view(VIEWS[name], CASES[case](), Console(file=out, width=100))
-
-    assert VIEWS[name].title in out.getvalue()
-    assert not {"\x1b", "\u202e"} & set(out.getvalue())
+def test_every_view_shows_every_run(case: str) -> None:
+    """As a picture; in the terminal, with no control character from a name; as a page with the view's title; as a
+    table whose rows are as wide as its headings, or a sentence says why there is none."""
+    run = CASES[case]()
+    for name, view in VIEWS.items():
+        cells = view.table(run)
+        assert all(len(row) == len(cells.columns) for row in cells.rows), name
+        assert cells.rows or cells.note.endswith("."), name
+        check_picture(picture(view, run))
+        if view.draw is not None:
+            out = io.StringIO()
+            print_view(view, run, Console(file=out, width=100))
+            assert view.title in out.getvalue()
+            assert not {"\x1b", "\u202e"} & set(out.getvalue()), name
+            assert f"<h2>{html.escape(view.draw(run).title)}</h2>" in document(view, run), name
 
 
 @pytest.mark.parametrize(
