@@ -157,10 +157,10 @@ def test_light_imports_load_nothing_heavy(module: str) -> None:
 
 @pytest.mark.heavy
 def test_reading_a_trace_loads_no_pictures_and_no_torch() -> None:
-    """The whole analysis runs without Bokeh and torch; pandas comes only with a table."""
+    """The whole analysis runs without Bokeh and torch, and so does the terminal's chart; pandas comes with a table."""
     names = loaded("import dptrace.load.open")
 
-    assert not names & HEAVY
+    assert not (names | loaded("import dptrace.viewers.terminal.gantt")) & HEAVY
     assert not [name for name in names if name.startswith(("dptrace.viewers", "dptrace.trainers", "dptrace.commands"))]
 
 

@@ -48,7 +48,6 @@ from dptrace.viewers.base.theme import OVERLAPPED as THEME_OVERLAPPED
 from dptrace.viewers.base.theme import WAITING as THEME_WAITING
 from dptrace.viewers.base.time_saved import notes_of_all, time_saved_sentence, time_saved_text
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role
-from dptrace.viewers.gantt.page.pair import paired_chart
 from dptrace.viewers.terminal.split import findings_heading, minor_sentence
 
 # The look of a cell in the terminal's picture: its letter, its colors on any terminal, its name where that fits.
@@ -323,6 +322,8 @@ def row_of(timeline: Timeline, wait: ExposedWait) -> Row:
 
 def paired_rows(aligned: AlignedSteps) -> tuple[list[Row], list[Row]]:
     """Return the rows of A's and of B's GPUs, on their common axis."""
+    from dptrace.viewers.gantt.page.pair import paired_chart  # imports Bokeh, which one run does not need
+
     drawn = paired_chart(aligned)
     time_saved: tuple[list[tuple[IntervalSet, Look]], ...] = ([], [])
     for gap in aligned.time_saved():
