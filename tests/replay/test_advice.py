@@ -112,6 +112,7 @@ def test_one_rank_has_no_communication() -> None:
     assert 1 == content["ranks"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("mode", "info", "hook"),
     [

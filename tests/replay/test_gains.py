@@ -192,6 +192,7 @@ def test_shown_gains_add_up_to_that_of_all(late: dptrace.Run, hidden: dptrace.Ru
         assert found[0].figure[0] > 0
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_a_known_straggler_gains_what_its_removal_gave() -> None:
     """Rank 2 sleeps for a second in each step: 979 ms of it would come back, as a what-if says."""

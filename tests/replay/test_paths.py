@@ -144,6 +144,7 @@ def test_what_took_most_of_a_piece_names_it(spent: dict[HostLabel, int], most: H
     assert "aten::add" != name
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(("name", "least_ns"), [("dlrm_v100_4ranks", 15_000_000), ("straggler_v100_4ranks", 990e6)])
 def test_a_sleep_before_a_collective_is_no_collective(name: str, least_ns: float) -> None:

@@ -179,6 +179,7 @@ def test_a_step_is_no_longer_where_what_came_before_it_is_faster(tmp_path: Path)
     assert measured >= opened.whatif(bandwidth=100).predicted_step_ns
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_a_bound_by_the_host_is_doubted() -> None:
     """With links twice as fast, the device would be done sooner than the host launches: the answer is a bound."""

@@ -337,6 +337,7 @@ def test_waiting_is_no_more_than_the_step() -> None:
     assert 0.5 < finding.share <= 1
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not INPUTS.exists(), reason=f"the inputs are not here ({INPUTS})")
 @pytest.mark.parametrize("name", ["files/nc_finding_112_percent", "plants/mesh_opt"])
 def test_findings_gain_no_more_than_the_step(name: str) -> None:

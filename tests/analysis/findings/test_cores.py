@@ -27,6 +27,7 @@ def of_job(folder: Path, plants: list[Plant], waits: dict[int, list[float]], kin
     return [finding for finding in findings_of(run) if finding.kind == kind]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["python", "pause", "operator"])
 def test_a_rank_without_a_core_is_late_for_that(tmp_path: Path, kind: str) -> None:
     """The scheduler's time without a core covers what its host loses in each step."""
@@ -38,6 +39,7 @@ def test_a_rank_without_a_core_is_late_for_that(tmp_path: Path, kind: str) -> No
     assert "Pin processes to cores" in found.advice
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "cause"), [("python", "python"), ("pause", "nothing_recorded"), ("kernel", "compute")]
 )

@@ -41,6 +41,7 @@ CASES: list[tuple[str, dict[str, Any], int, str, str, float]] = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "job", "rank", "cause", "what", "gain"), CASES, ids=[case[0] for case in CASES])
 def test_a_planted_cause_is_named_once(
     tmp_path: Path, name: str, job: dict[str, Any], rank: int, cause: str, what: str, gain: float

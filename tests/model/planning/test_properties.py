@@ -96,6 +96,7 @@ def test_the_descriptions_are_of_all_kinds() -> None:
     assert {"1f1b", "interleaved", "zero-bubble"} <= {one.layout.schedule for one in found}
 
 
+@pytest.mark.heavy
 def test_what_is_held_in_part_is_gathered_and_reduced() -> None:
     """Bytes of state × passes: weights twice in each micro-batch and gradients once, of all that is sharded.
 

@@ -143,6 +143,7 @@ def test_few_bits_are_never_further_off_than_a_step(levels: int, count: int, see
     assert ((gradient - decoded(message, gradient)).abs() <= step * (1.00001 if at_random else 0.50001)).all()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("levels", [1, 2, 7, 127])
 def test_random_rounding_is_right_in_the_mean(levels: int) -> None:
     """The mean over 600 seeds lies within five standard errors, of which 1/2 a step over √600 is the largest."""

@@ -51,6 +51,7 @@ def test_nothing_is_saved_against_another_work() -> None:
     assert "%" not in told
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("factor", "other", "verb"),
     [(0.8, 0.8, "B saves "), (1.2, 1.2, "B loses "), (1.0, 0.9, " less per step: "), (0.8, 1.2, " more per step: ")],

@@ -101,6 +101,7 @@ def test_of_many_ranks_the_picture_has_the_notable_ones(monkeypatch: pytest.Monk
     assert 32 == sum(f">rank {rank} · GPU" in section for rank in run.ranks)
 
 
+@pytest.mark.heavy
 def test_of_a_hundred_ranks_the_picture_has_the_notable_ones_however_short_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,6 +33,7 @@ def test_like_collectives_are_one_dot() -> None:
     assert "(2 like it)" in dot.tip
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_the_line_is_the_fit() -> None:
     """Of the sharded job: the bandwidth that latency and time per byte give, within the sizes that were seen."""
