@@ -36,8 +36,6 @@ EVERY = (0, 1, 2, 3)
 FIGURES = ("kind", "text", "gain_ns", "gain_next_ns", "counted_ns")
 THREE = [Plant(1, "loader", 3), Plant(2, "kernel", 1, layer=5), Plant(0, "operator", 2, [1], layer=1)]
 JOBS: dict[str, Callable[[Path], Path]] = {
-    "straggler": lambda folder: planted_job(folder, [Plant(1, "loader", 5)]),
-    "two stragglers": lambda folder: planted_job(folder, [Plant(1, "python", 5), Plant(2, "allocator", 3, layer=6)]),
     "three causes": lambda folder: planted_job(folder, THREE),
     "hidden by another": lambda folder: planted_job(
         folder, [Plant(0, "loader", 5), Plant(1, "kernel", 5, layer=1)], ranks=2
@@ -88,6 +86,7 @@ def test_data_has_the_list(output: str, job: Path, listed: tuple[Finding, ...]) 
     assert rows(finding.to_dict() for finding in listed) == rows(DATA[output](job))
 
 
+@pytest.mark.heavy
 def test_agents_have_the_list(job: Path, listed: tuple[Finding, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool of the MCP server, page by page."""
     from dptrace.commands.mcp_tools import Root, Tools
@@ -209,8 +208,6 @@ def test_the_jobs_are_of_their_kinds(job: Path, listed: tuple[Finding, ...]) -> 
 
 
 LATE: dict[str, set[int | None]] = {
-    "straggler": {1},
-    "two stragglers": {1, 2},
     "three causes": {1, 2},
     "hidden by another": {1},
     "idle": set(),
@@ -280,11 +277,9 @@ def test_without_any_straggler_a_step_gains_about_as_much(tmp_path: Path) -> Non
 
 
 SHARED = [
-    *(str(path) for path in sorted(TRACES.iterdir()) if path.is_dir()),
-    *("ddp_a100_rank0of2", "ddp_mi300_rank0of8", "dlrm_v100_4ranks", "ns_v100_1gpu", "sharded_h100_8ranks"),
-    *("straggler_v100_4ranks", "nsys/mfu_2gpu_before.sqlite", "nsys/h100_2gpu_1s.sqlite"),
-    *(f"../inputs/plants/{name}" for name in ("chain3_mid", "cl_pp3", "gc_one2", "hid_comp3", "ld_ddp2", "mesh_opt")),
-    *(f"../inputs/plants/{name}" for name in ("pp_stage1", "ppt_clean", "ppt_slow1", "strag80", "two_places3")),
+    str(TRACES / "interleaved_cpu_2ranks"),
+    *("dlrm_v100_4ranks", "sharded_h100_8ranks", "straggler_v100_4ranks", "nsys/mfu_2gpu_before.sqlite"),
+    *(f"../inputs/plants/{name}" for name in ("chain3_mid", "mesh_opt", "pp_stage1", "two_places3")),
 ]
 
 

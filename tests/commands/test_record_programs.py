@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     ("command", "script", "ranks", "printed"),
     [
         (["--gpus", "2", "-m", "pkg.train", "--gpus"], "pkg.train", 2, "pkg.train train.py ['--gpus'] 2 0"),
-        (["--gpus", "1", "python", "-O", "train.py", "-m"], "train.py", 1, "None train.py ['-m'] no 1"),
+        (["--gpus", "1", "python", "train.py", "-m"], "train.py", 1, "None train.py ['-m'] no 0"),
         (["--gpus", "2", "python", "-O", "train.py"], "train.py", 2, "None train.py [] 2 1"),
         (["torchrun", "--nproc-per-node", "2", "train.py", "a"], "train.py", 2, "None train.py ['a'] 2 0"),
         (

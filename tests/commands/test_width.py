@@ -104,9 +104,10 @@ def is_rounded(text: str, known: np.ndarray[Any, Any]) -> bool:
 
 _QUICK = ("analyze interleaved", "kernels layers", "history naive interleaved", "predict --memory --params 7e9")
 _SECTIONS = ("--findings", "--split", "--communication", "--idle", "--facts", "--notes")
+# One line for each choice of options of a verb.
 _OTHERS = [
     pytest.param(line, marks=[pytest.mark.slow, pytest.mark.heavy])
-    for line in LINES
+    for line in {(line.split()[0], *re.findall(r"--\w[\w-]+", line)): line for line in LINES}.values()
     if line.split()[0] not in ("log", "baseline") and line not in _QUICK
 ]
 

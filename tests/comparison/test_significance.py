@@ -165,8 +165,8 @@ def verdicts(a: Float, b: Float, kinds: int = 1, floor: float = 0.01) -> list[st
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("steps", [3, 4, 10])
-@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("steps", [3, 10])
+@pytest.mark.parametrize("phi", [0.0, 0.8])
 def test_two_recordings_of_the_same_thing_are_rarely_called_different(steps: int, phi: float) -> None:
     """In at most a twentieth of 100 comparisons is any figure named, also where steps depend on each other.
 

@@ -142,7 +142,7 @@ def test_trace_diff_equals_that_with_htas_loader() -> None:
 
     from dptrace.hta.trace_adapter import trace_of
 
-    found = [find(paths_of(run)) for run in ("ddp_a100", "ns_v100")]
+    found = [find([real(run)]) for run in ("ddp_a100_rank0of2", "ns_v100_1gpu")]
     with silence_hta():
         ours = [trace_of(files) for files in found]
         own = [Trace(trace_files=dict(trace.trace_files), trace_dir="/") for trace in ours]

@@ -175,7 +175,7 @@ def _broken(name: str, folder: Path) -> tuple[End, End, dict[str, End]]:
 
 @pytest.mark.slow
 @pytest.mark.spawn
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", ["loop", "closure", "optimizer in backward", "own profiler", "ranks", "own ranks"])
 def test_no_part_of_the_recorder_can_harm_a_training(name: str, tmp_path: Path) -> None:
     """Each one fails in its turn: the end is the plain one, and each process says once what failed."""
     plain, unreached, broken = _broken(name, tmp_path)

@@ -21,7 +21,6 @@ _H100 = "sharded_h100_8ranks/Baseline - 12-11 - "
 RUNS = {
     "ddp_a100": ["ddp_a100_rank0of2"],
     "dlrm_v100": ["dlrm_v100_4ranks"],
-    "ns_v100": ["ns_v100_1gpu"],
     "sharded_h100": [f"{_H100}e049e-rank0-chrome-trace.json.gz", f"{_H100}6bd4b-rank1-chrome-trace.json.gz"],
     "ddp_mi300": ["ddp_mi300_rank0of8"],
 }

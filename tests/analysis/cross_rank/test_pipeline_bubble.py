@@ -267,21 +267,20 @@ def test_the_json_has_each_step_and_rank() -> None:
 
 
 @cache
-def napped(ranks: int) -> Path:
-    """Record a pipeline of sleeping blocks, once for each schedule."""
+def napped(schedule: str, ranks: int) -> Path:
+    """Record a pipeline of sleeping blocks."""
     folder = scratch() / f"napped{ranks}"
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-    schedules = ["gpipe", "1f1b"] if ranks == 2 else ["1f1b"]
-    command = [*start, "tests.support.napping", str(folder), *schedules]
+    command = [*start, "tests.support.napping", str(folder), schedule]
     here = Path(__file__).resolve().parents[3]
     done = run_python(*command, cwd=here, env=environment())
     assert done.returncode == 0, done.stderr[-4000:]
-    return folder
+    return folder / schedule
 
 
 @pytest.mark.slow
 @pytest.mark.spawn
-@pytest.mark.parametrize(("schedule", "ranks"), [("gpipe", 2), ("1f1b", 2), ("1f1b", 4)])
+@pytest.mark.parametrize(("schedule", "ranks"), [("gpipe", 2), ("1f1b", 4)])
 def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int) -> None:
     """Real processes whose stages sleep equally long: sends and a busy machine make steps longer, never shorter.
 
@@ -290,7 +289,7 @@ def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int
     pytest.importorskip("torch")
     from tests.support.napping import FORWARD_S, MICRO_BATCHES
 
-    (found,) = dptrace.open(napped(ranks) / schedule).pipelines
+    (found,) = dptrace.open(napped(schedule, ranks)).pipelines
 
     assert (schedule, ranks, MICRO_BATCHES) == (found.schedule, found.ranks, found.micro_batches)
     assert 100 * (ranks - 1) / (MICRO_BATCHES + ranks - 1) == pytest.approx(found.formula_percent)
@@ -299,7 +298,7 @@ def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int
     asleep = 100 * MICRO_BATCHES * 3 * FORWARD_S * 1e9 / shortest.span_ns
     assert 0.95 * found.formula_percent < shortest.bubble_percent < 100 - asleep
 
-    run = dptrace.open(napped(ranks) / schedule)
+    run = dptrace.open(napped(schedule, ranks))
     (inferred,) = Run("r", tuple(replace(one, actions=NO_ACTIONS) for one in run.timelines)).pipelines
     assert (found.schedule, found.stages, found.micro_batches) == (
         inferred.schedule,

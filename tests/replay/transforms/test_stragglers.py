@@ -126,33 +126,21 @@ def test_no_piece_is_cut_below_nothing(ranks: Sequence[tuple[int, int]]) -> None
     assert (after <= before).all()
 
 
-# Delays of known size, planted in trainings by real processes, come back with their size and place.
-
-
-PLANTS = {
-    "forward": (Plant("ddp", 2, (Delay(1, "forward", 120),)), [1]),
-    "opposed": (Plant("ddp", 2, (Delay(0, "forward", 120), Delay(1, "backward", 90))), [0]),
-}
-
-
 @pytest.mark.slow
 @pytest.mark.spawn
-@pytest.mark.parametrize("name", ["forward", "opposed"])
-def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
-    """What no straggler gains is what the steps without the delays show, on whatever rank."""
-    plant, ranks = PLANTS[name]
+def test_a_planted_delay_comes_back(tmp_path: Path) -> None:
+    """In a training by real processes: what no straggler gains is what the steps without the delay show."""
     for attempt in ("first", "second", "third"):
-        record(plant, tmp_path / attempt, attempts=8)
+        record(Plant("ddp", 2, (Delay(1, "forward", 120),)), tmp_path / attempt, attempts=8)
         said = answer(tmp_path / attempt)
-        # Where others need the cores, windows with and without the delays show the truth as well as they agree.
+        # Where others need the cores, windows with and without the delay show the truth as well as they agree.
         allowed = min(2 * said["off"], 0.4 * said["truth"])
         expected = pytest.approx(said["saved"], rel=0.25, abs=allowed)
         if said["truth"] == expected:  # otherwise, another process may have held a rank up in some windows only
             break
 
     assert said["truth"] == expected
-    # Of two delays, another process can make the shorter one the longer.
-    assert set(said["ranks"]) in ({*ranks}, {delay.rank for delay in plant.delays}, {plant.delays[-1].rank})
+    assert {1} == set(said["ranks"])
 
 
 @pytest.mark.heavy

@@ -251,7 +251,6 @@ def test_a_training_goes_on_after_kills_and_ends_as_if_undisturbed(tmp_path: Pat
 
 
 _MODES = {
-    "naive": ("2", "small", "64"),
     "fsdp": ("2", "small", "64"),
     "pp": ("2", "small", "64"),
     "moe": ("2", "gpt-tiny", "4"),
