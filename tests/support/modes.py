@@ -185,7 +185,6 @@ def _4d(against: str, *options: str) -> ModeCase:
 CASES: tuple[ModeCase, ...] = (
     ModeCase("naive", 2, expected_traffic=per_parameter),
     ModeCase("interleaved", 2, expected_traffic=per_parameter),
-    ModeCase("interleaved", 4, expected_traffic=per_parameter),
     ModeCase("ddp", 2, expected_traffic=_ddp),
     ModeCase("ddp", 2, **GPT_TINY, extra_options=("--checkpoint-activations",)),
     ModeCase("naive", 2, **GPT_TINY, extra_options=("--clip-grad", "0.05")),
@@ -193,17 +192,14 @@ CASES: tuple[ModeCase, ...] = (
     ModeCase("naive", 2, ("--amp", "fp16"), loss_tolerance=0.01),
     ModeCase("async-after", 4, expected_traffic=per_parameter),
     ModeCase("accumulate", 2, ("--micro-batches", "2"), expected_traffic=_ddp),
-    ModeCase("accumulate", 4, expected_traffic=_ddp),
     ModeCase("ring", 4, expected_traffic=ring),
     ModeCase("hierarchical", 4, ("--ranks-per-node", "2"), expected_traffic=in_pairs),
     ModeCase("ddp", 2, ("--static-graph", "--gradient-as-bucket-view"), expected_traffic=_ddp),
     ModeCase("ddp", 2, ("--find-unused-parameters",), expected_traffic=searching),
     _compressed(2, "fp16", expected_traffic=half, loss_tolerance=1e-3),
-    _compressed(2, "bf16", expected_traffic=half, loss_tolerance=1e-3),
     _compressed(4, "int8", expected_traffic=int8, loss_tolerance=1e-3),
     _compressed(4, "topk", *_TENTH, expected_traffic=topk, loss_tolerance=0.01),
     _compressed(2, "powersgd", expected_traffic=powersgd(2), loss_tolerance=0.03),
-    _compressed(4, "powersgd", "--powersgd-rank", "8", expected_traffic=powersgd(8), loss_tolerance=0.022),
     ModeCase("accumulate", 2, ("--compress", "int8", "--amp", "fp16"), loss_tolerance=0.01),
     _in_a_bucket("int4", expected_traffic=packed(4)),
     _in_a_bucket("qsgd", "--qsgd-levels", "1", expected_traffic=packed(2)),
@@ -214,7 +210,6 @@ CASES: tuple[ModeCase, ...] = (
         _pipeline(4, schedule, expected_traffic=_passed_on(1024, 512, 256))
         for schedule in ("gpipe", "1f1b", "zero-bubble")
     ),
-    _pipeline(2, "interleaved", expected_traffic=_passed_on(1024, 512, 256)),
     _pipeline(4, "interleaved", model="balanced", expected_traffic=_passed_on(*[784] * 7)),
     _pipeline(2, "1f1b", **GPT_TINY, extra_options=("--clip-grad", "0.05")),
     _pipeline(2, "gpipe", "--amp", "fp16", loss_tolerance=0.01),
