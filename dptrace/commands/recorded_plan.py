@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dptrace.core.metadata import objects, rank_entries
+from dptrace.core.checks import objects, rank_entries
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import bus_factor
 from dptrace.model.gpu_peaks import gpu_named

@@ -16,8 +16,8 @@ from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
+from dptrace.core.checks import objects
 from dptrace.core.files import note_inputs, unreadable
-from dptrace.core.metadata import objects
 from dptrace.core.units import byte_size, sanitize
 from dptrace.errors import TraceError
 from dptrace.flight.plain_pickle import DamagedPickleError, RefusedPickleError, load_plain

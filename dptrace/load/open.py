@@ -17,8 +17,8 @@ import msgspec
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import CorruptArrayFile
+from dptrace.core.checks import rank_entries
 from dptrace.core.intervals import unique
-from dptrace.core.metadata import rank_entries
 from dptrace.core.notes import GPU_EVENTS, Note, merged
 from dptrace.core.patterns import matches
 from dptrace.core.subprocess_pool import available_cores, available_memory, run_parallel

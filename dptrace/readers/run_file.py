@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dptrace.core.metadata import rank_entries
+from dptrace.core.checks import rank_entries
 from dptrace.core.units import listed, sanitize
 from dptrace.errors import DptraceError
 from dptrace.readers.source import Source

@@ -11,7 +11,7 @@ import msgspec
 from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import Finding, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
-from dptrace.core.metadata import objects, rank_entries
+from dptrace.core.checks import objects, rank_entries
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import POINT_TO_POINT

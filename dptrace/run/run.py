@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of, step_windows
 from dptrace.analysis.per_gpu.split import Split, unknown_figures
+from dptrace.core.checks import rank_entries
 from dptrace.core.columns import same
-from dptrace.core.metadata import rank_entries
 from dptrace.core.notes import SEVERAL_RUNS
 from dptrace.core.table import frame, frame_of, listed_in_docstring
 from dptrace.errors import DptraceError

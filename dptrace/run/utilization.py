@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dptrace.core.checks import rank_entries
 from dptrace.core.gpu import GpuProperties
-from dptrace.core.metadata import rank_entries
 from dptrace.core.numbers import AMOUNT
 from dptrace.core.table import with_missing
 from dptrace.model.gpu_peaks import (

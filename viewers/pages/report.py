@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dptrace.analysis.findings.finding import nothing_found, top_findings
-from dptrace.core.metadata import rank_entries
+from dptrace.core.checks import rank_entries
 from dptrace.core.units import sanitize
 from dptrace.replay.findings import findings_of
 from dptrace.run.notable_ranks import middle_step_of

@@ -15,7 +15,7 @@ from dptrace.analysis.per_gpu.split import (
     EXPOSED_LABELS,
     overlap_percent,
 )
-from dptrace.core.metadata import objects, rank_entries
+from dptrace.core.checks import objects, rank_entries
 from dptrace.core.notes import SELECTED
 from dptrace.core.units import MINUS, byte_size, duration, share
 from dptrace.model.training.layout import held_activations

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.matching.pairing import READ_NS, Offset, estimate_offsets
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.checks import rank_entries
 from dptrace.core.intervals import Int64, unique
-from dptrace.core.metadata import rank_entries
 from dptrace.core.units import MINUS, device_names, duration, plural, ranks_text, signed_duration
 from dptrace.timeline.model import UNKNOWN, Kind, Timeline
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
+from dptrace.core.checks import rank_entries
 from dptrace.core.intervals import unique
-from dptrace.core.metadata import rank_entries
 from dptrace.timeline.model import Collective, Phase, Timeline
 
 

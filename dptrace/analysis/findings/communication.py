@@ -27,8 +27,8 @@ from dptrace.analysis.findings.finding import (
 )
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.checks import rank_entries
 from dptrace.core.intervals import Int64, median, unique
-from dptrace.core.metadata import rank_entries
 from dptrace.core.units import byte_size, duration, plural
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase

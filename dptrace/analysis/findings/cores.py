@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from dptrace.analysis.per_gpu.causes import DELAY_CAUSES
-from dptrace.core.metadata import rank_entries
+from dptrace.core.checks import rank_entries
 from dptrace.timeline.model import Timeline
 
 _MAY_LACK = tuple(cause.name for cause in DELAY_CAUSES if cause.may_lack_core)

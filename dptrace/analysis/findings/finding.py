@@ -17,8 +17,8 @@ from dptrace.analysis.findings.cores import CoreWaits, core_waits
 from dptrace.analysis.findings.evidence import AnyEvidence, Evidence, Idle, Straggler
 from dptrace.analysis.per_gpu.causes import IDLE_CAUSES
 from dptrace.analysis.per_gpu.device import DeviceFigures, in_mean
+from dptrace.core.checks import rank_entries
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, median
-from dptrace.core.metadata import rank_entries
 from dptrace.core.units import byte_size, duration
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import HostCause, Phase, Timeline

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.array_file import let_go
+from dptrace.core.checks import rank_entries
 from dptrace.core.intervals import Int64, unique
-from dptrace.core.metadata import rank_entries
 from dptrace.model.collectives import COLLECTIVES, POINT_TO_POINT, CollectiveKind
 from dptrace.readers.trace import UNKNOWN_GROUP
 from dptrace.timeline.model import Collective, Kind

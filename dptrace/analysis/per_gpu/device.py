@@ -24,9 +24,8 @@ from dptrace.analysis.per_gpu.split import (
     split,
     unknown_figures,
 )
-from dptrace.core.checks import holds
+from dptrace.core.checks import holds, objects, rank_entries
 from dptrace.core.intervals import Int64, IntervalSet, intersect, median, sums, union
-from dptrace.core.metadata import objects, rank_entries
 from dptrace.core.notes import MARKS, SUMS
 from dptrace.model.flops import OperatorCall
 from dptrace.model.operator_costs import cost

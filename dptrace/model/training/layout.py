@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.metadata import rank_entries
+from dptrace.core.checks import rank_entries
 
 STRATEGIES = {
     "ddp": "every GPU holds the whole model",
