@@ -125,17 +125,14 @@ def choose(page: Page, role: str, position: int) -> None:
     )
 
 
-RUNS = [
-    pytest.param(real("straggler_v100_4ranks"), marks=needs_real_traces),
-    pytest.param(real("ddp_a100_rank0of2"), marks=needs_real_traces),
-]
+STRAGGLER = real("straggler_v100_4ranks")
 
 
+@needs_real_traces
 @browser_test
-@pytest.mark.parametrize("path", RUNS)
-def test_the_panel_shows_what_the_trace_does(browser: Browser, path: str, tmp_path: Path) -> None:
-    """Operator, shapes, grid, queue delay and id of kernels and collectives of real recordings."""
-    run = open_run([path])
+def test_the_panel_shows_what_the_trace_does(browser: Browser, tmp_path: Path) -> None:
+    """Operator, shapes, grid, queue delay and id of kernels and collectives of a real recording."""
+    run = open_run([STRAGGLER])
     timeline, drawn = run.timelines[0], chart(run)
     inside = (timeline.start_ns < drawn.origin_ns + drawn.end_ns) & (timeline.end_ns > drawn.origin_ns)
     random = np.random.default_rng(3)
@@ -227,7 +224,7 @@ def test_a_run_without_calls_offers_no_rows(browser: Browser, tmp_path: Path) ->
 
 
 @browser_test
-@pytest.mark.parametrize("path", [GLOO, RUNS[0]])
+@pytest.mark.parametrize("path", [GLOO, pytest.param(STRAGGLER, marks=needs_real_traces)])
 def test_the_largest_gap_shows_what_the_host_did(browser: Browser, path: str, tmp_path: Path) -> None:
     """A click on it lists the analysis' labels with their times, which add up to the gap."""
     run = open_run([path])

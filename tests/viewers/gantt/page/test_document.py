@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import dptrace
 from dptrace.analysis.per_gpu.split import Part, partition
 from dptrace.core.intervals import covered, union
-from dptrace.core.units import sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.timeline.model import Kind, Windows
+from dptrace.timeline.model import Kind
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.page import document as gantt
@@ -29,23 +27,15 @@ from tests.support.gantt_page import (
     settle,
     show,
     shown_figures,
-    spot,
     tip,
     written,
 )
 from tests.support.rank_cases import rank, reduce, shifted
-from tests.support.real_traces import needs_real_traces, real
 from tests.support.replay_files import write_job
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-
-PAYLOAD = (
-    '</script><script>PWN("script")</script><img src=x onerror=PWN("img")>"\'`${PWN("template")} '
-    "$$\\href{javascript:PWN(1)}{x}$$ {{7*7}} @name{safe} \u2028 \u202e"
-)
 
 
 @pytest.fixture(scope="module")
@@ -175,34 +165,6 @@ def test_pixel_columns_are_the_partition_s_shares(browser: Browser, file: Path, 
         assert abs(seen.sum() - truth.sum()) < 0.05 * image.size
 
 
-@pytest.mark.slow
-@browser_test
-def test_hostile_names_are_only_text(browser: Browser, tmp_path: Path) -> None:
-    """Payloads in kernel, device, step, collective and file names and notes are shown, but never executed."""
-    names = tuple(PAYLOAD + name for name in ("gemm", "other", "ncclDevKernel", "Memcpy"))
-    [plain] = training_run(300, ranks=1, names=names).timelines
-    timeline = replace(
-        plain,
-        device_name=PAYLOAD,
-        windows=Windows(tuple(PAYLOAD + name for name in plain.windows.names), plain.windows.bounds),
-        collectives=tuple(replace(one, kind=PAYLOAD, dtype=PAYLOAD, group=PAYLOAD) for one in plain.collectives),
-    )
-    run = Run(PAYLOAD, (timeline,), {"mode": PAYLOAD, "model": PAYLOAD}, (PAYLOAD, PAYLOAD), 1)
-    path = tmp_path / "hostile.html"
-    path.write_text(gantt.document(run), encoding="utf-8")
-    with open_page(browser, path, before="window.fired = []; window.PWN = (how) => fired.push(how);") as (page, errors):
-        settle(page)
-        page.keyboard.press("]")
-        settle(page)
-        for role in ("phases", "compute", "exposure", "memory"):
-            page.mouse.move(*spot(page, role)[:2])
-            assert "onerror" in tip(page), role
-        assert sanitize(PAYLOAD) == page.locator("h1").get_attribute("title")
-        assert [] == page.evaluate("fired")
-        assert 0 == page.locator("img").count()
-        assert [] == errors
-
-
 @browser_test
 def test_an_incompatible_bokeh_is_reported(browser: Browser, file: Path) -> None:
     """If the canvas cannot be placed, the page reports it and an alternative."""
@@ -218,22 +180,6 @@ def test_an_incompatible_bokeh_is_reported(browser: Browser, file: Path) -> None
 
         assert "Bokeh 9.9 has no canvas view" in problem.inner_text()
         assert "--text" in problem.inner_text()
-
-
-@pytest.mark.slow
-@needs_real_traces
-@browser_test
-@pytest.mark.parametrize("name", ["ddp_a100_rank0of2", "sharded_h100_8ranks", "odd/gloo_cpu_rank34of300.json.gz"])
-def test_real_runs(browser: Browser, name: str, tmp_path: Path) -> None:
-    """No errors, and the split's figures."""
-    run = dptrace.open(real(name))
-    path = tmp_path / "real.html"
-    path.write_text(gantt.document(run), encoding="utf-8")
-    with open_page(browser, path) as (page, errors):
-        settle(page)
-
-        assert expected_figures(run) == shown_figures(page)
-        assert [] == errors
 
 
 def test_a_run_without_intervals_is_refused() -> None:

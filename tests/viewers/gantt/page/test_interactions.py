@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
+from dptrace.core.units import sanitize
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Windows
@@ -278,11 +279,8 @@ def same(page: Page, expected: dict[str, Any]) -> None:
 
 
 @contextmanager
-def opened(run: Run, folder: Path, serve: bool) -> Iterator[str]:
-    """Yield the address of a run's page, in a file or served."""
-    if not serve:
-        yield written(run, folder / "run.html").as_uri()
-        return
+def opened(run: Run) -> Iterator[str]:
+    """Yield the address of a run's served page, whose rows follow when they are asked for."""
     drawn = gantt.served(run, host=True)
     server = PageServer(drawn.page, drawn.files, TileService(drawn.store), answers={"host": HostAnswers(run)})
     try:
@@ -311,12 +309,11 @@ def test_a_click_before_the_columns_are_there_is_kept(browser: Browser, tmp_path
 
 @pytest.mark.slow
 @browser_test
-@pytest.mark.parametrize("serve", [False, True])
-def test_a_view_opens_as_it_was_sent(browser: Browser, tmp_path: Path, serve: bool) -> None:
+def test_a_view_opens_as_it_was_sent(browser: Browser) -> None:
     """Zoom, finding, hidden category, rows on demand, folded GPU; then each kind of panel, by its address."""
     run = open_run([str(ROOT / "traces" / "ddp_cpu_2ranks")])
     views: dict[str, dict[str, Any]] = {}
-    with opened(run, tmp_path, serve) as address:
+    with opened(run) as address:
         with open_page(browser, address) as (page, _):
 
             def keep() -> None:
@@ -509,6 +506,7 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
     path = written(hostile_run(), tmp_path / "hostile.html")
     with open_page(browser, path, before="window.fired = []; window.PWN = (how) => fired.push(how);") as (page, errors):
         settle(page)
+        assert sanitize(PAYLOAD) == page.locator("h1").get_attribute("title")
         for key in ("i", "r", "]"):
             page.keyboard.press(key)
             settle(page)

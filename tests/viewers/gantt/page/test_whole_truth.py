@@ -1,4 +1,4 @@
-"""The page of ten real runs against the analysis: random labels, tooltips, figures and pixel columns."""
+"""The page of real runs against the analysis: random labels, tooltips, figures and pixel columns."""
 
 from __future__ import annotations
 
@@ -40,18 +40,16 @@ if TYPE_CHECKING:
 QUICK = "straggler_v100_4ranks"
 IN_A_FILE = [
     "dlrm_v100_4ranks",
-    "perparam_v100_rank1of2",
     "sharded_h100_8ranks",
     "odd/rocm_mi250_tiny_train.json.gz",
 ]
 SERVED = [
     "ddp_a100_rank0of2",
     "ddp_mi300_rank0of8",
-    "ns_v100_1gpu",
     "compute/h100_qwen_0.5b",
     "odd/gloo_cpu_rank34of300.json.gz",
 ]
-HOVERS, VIEWS, LABELS, LEAST = 5, 48, 300, 20
+HOVERS, VIEWS, LABELS, LEAST = 3, 30, 300, 20
 """Tooltips of each kind, views whose labels are compared, labels of them at most, and values of a run at least."""
 SIZE = (1440, 1100)
 """Of the window; the rows of eight GPUs are in it without scrolling the page."""

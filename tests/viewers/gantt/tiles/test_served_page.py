@@ -56,11 +56,10 @@ def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @browser_test
-@pytest.mark.parametrize("scale", [1, 2])
-def test_columns_are_shares_at_every_zoom(browser: Browser, address: str, run: Run, scale: float) -> None:
+def test_columns_are_shares_at_every_zoom(browser: Browser, address: str, run: Run) -> None:
     """Within a pixel of the row's height and the rounding of shares to a byte; figures are the split's."""
     drawn = chart(run)
-    with open_page(browser, address, scale=scale) as (page, errors):
+    with open_page(browser, address) as (page, errors):
         settle(page)
         assert expected_figures(run) == shown_figures(page)
         only_raster(page)
