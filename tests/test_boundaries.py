@@ -143,6 +143,32 @@ def test_every_room_is_in_the_table() -> None:
     assert set(MAY_IMPORT) == {room(module) for module in MODULES} - {"analysis"}
 
 
+@pytest.mark.heavy
+def test_architecture_names_what_there_is() -> None:
+    """Each path and identifier in code font there exists, and `NAME` in `FILE.py` is a word of that file."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = ("dptrace", "trainers", "viewers", "tests", "benchmarks", "docs")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    scripts = (path for path in files if path.suffix == ".js" or "tests" in path.parts)
+    words = {
+        str(path): {*re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+        for path in (*MODULES.values(), *scripts)
+        if path.suffix in (".py", ".js")
+    }
+    paths, known = "".join(f"{path}/\n" for path in files), set[str]().union(*words.values())
+    named = {name.strip("/()") for name in re.findall(r"`([\w./]+(?:\(\))?)`", text)} - {"trainers/NAME.py"}
+    of_file = {name for name in named if "/" in name or name.endswith((".py", ".csv", ".md"))}
+    missing = [name for name in of_file if f"/{name}/" not in paths and not (ROOT / name).exists()]
+    missing += [name for name in named - of_file if not {*name.split(".")} <= known]
+    missing += [
+        f"{name} in {file}"
+        for name, file in re.findall(r"`(\w+)`(?: and `\w+`)? in `(\S+\.py)`", text)
+        if not any(path.endswith(f"/{file}") and name in own for path, own in words.items())
+    ]
+
+    assert [] == missing
+
+
 def loaded(statement: str) -> set[str]:
     code = f"{statement}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
