@@ -7,7 +7,7 @@ fraction, since the file is decoded in pieces (``kineto.reader``) and no event b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, repeat
 from operator import attrgetter, is_not, ne
@@ -157,14 +157,11 @@ class EventFrameColumns(EventSink):
             if len(self.order) == len(_KEYS):
                 return
 
-    def calls_by_process(self) -> Mapping[object, int]:
-        """Return how much work each process launched, or how many operators it ran where none launched any."""
-        category = np.concatenate([codes for codes, _ in self.codes])
-        calls = Counter[object]()
-        for kind in (Category.LAUNCH, Category.CPU_OP):
-            wanted = [number for name, number in self.categories.items() if code_of(str(name)) == kind]
-            calls = calls or Counter(map(str, compress(self.processes, np.isin(category, wanted).tolist())))
-        return calls
+    def count_by_process(self, category: Category) -> Counter[str]:
+        """Return how many events of a category each process has."""
+        wanted = [number for name, number in self.categories.items() if code_of(str(name)) == category]
+        codes = np.concatenate([codes for codes, _ in self.codes])
+        return Counter(map(str, compress(self.processes, np.isin(codes, wanted).tolist())))
 
     def _append(self, kept: list[Any], start: NDArray[Any], length: NDArray[Any]) -> None:
         self.starts.append(start)
@@ -204,7 +201,7 @@ def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_
             raise TraceError(
                 f"{source.address}: contains no event with a category and a duration. {cut_off or ''}".strip()
             )
-        refuse_several(source, columns.calls_by_process())
+        refuse_several(source, columns.count_by_process)
         symbols, frame = _frame(columns, round_out)
     info = metadata.distributed
     rank = info.get("rank") if isinstance(info, dict) else None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from itertools import compress, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -45,8 +45,6 @@ from dptrace.readers.kineto.event_schema import (
     is_out_of_range,
 )
 from dptrace.readers.trace import UNKNOWN_GROUP, Category, CommArgs, OperatorInputs
-
-Key = TypeVar("Key")
 
 # The metadata of collectives: NCCL's, else the shapes of tensors; and the process group of each of gloo's events.
 
@@ -783,14 +781,3 @@ def integers(values: list[Any]) -> NDArray[np.int64]:
 def _integer(value: object) -> int:
     number = as_count(value)
     return -1 if number is None else number
-
-
-_PID = re.compile(r".*\d")
-_FEWEST_CALLS, _SHARE_OF_CALLS = 2, 0.05
-"""Calls of a process that is a rank, and their share of those of the busiest: a damaged event has some other id."""
-
-
-def busy_processes(calls: Mapping[Key, int]) -> list[Key]:
-    """Return the processes that may be ranks by their ids, numbers with or without a label, and number of calls."""
-    fewest = max(_FEWEST_CALLS, _SHARE_OF_CALLS * max(calls.values(), default=0))
-    return [pid for pid, count in calls.items() if count >= fewest and _PID.fullmatch(str(pid))]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import cache
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 import msgspec
 
 from dptrace.readers.trace import Category
+
+Key = TypeVar("Key")
 
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """Exceptions that decoding and reducing raise on text that is not an event."""
@@ -274,3 +277,29 @@ _INTEGER = re.compile(r"-?\d{1,400}", re.ASCII)
 _DIGITS = re.compile(r"\d{1,19}", re.ASCII)
 _EXACT = 2**53
 """Below it, a double holds every whole number."""
+
+# Which processes of a file may be ranks.
+
+COORDINATE = r"([A-Za-z]{1,8})[-_ ]?(\d{1,6})"
+TAG = re.compile(rf"\s*\[((?:{COORDINATE}\W?)+)\]")
+"""What SGLang puts before a pid: ``[TP00]``, ``[TP00-PP01]``."""
+_PID = re.compile(r".*\d")
+"""A number with or without a label."""
+_FEWEST_CALLS, _SHARE_OF_CALLS = 2, 0.05
+"""Calls of a process that is a rank, and their share of those of the busiest: a damaged event has some other id."""
+
+
+def busy_processes(counted: Callable[[Category], Mapping[Key, int]]) -> list[Key]:
+    """Return the processes that may be ranks: those that launch work, or run operators where none is launched.
+
+    Where there is neither, a label alone, such as ``[TP00] 0``, tells ranks apart: a kernel's process is its GPU.
+
+    Args:
+        counted: returns how many events of a category each process has.
+    """
+    kinds = (counted(category) for category in (Category.LAUNCH, Category.CPU_OP))
+    calls = next((calls for calls in kinds if any(calls.values())), None)
+    if calls is None:
+        calls = {pid: count for pid, count in counted(Category.KERNEL).items() if TAG.match(str(pid))}
+    fewest = max(_FEWEST_CALLS, _SHARE_OF_CALLS * max(calls.values(), default=0))
+    return [pid for pid, count in calls.items() if count >= fewest and _PID.fullmatch(str(pid))]

@@ -28,18 +28,24 @@ from dptrace.core.intervals import Int64, unique
 from dptrace.core.notes import Note
 from dptrace.core.units import listed, sanitize
 from dptrace.errors import TraceError
-from dptrace.readers.kineto.columns import EventSink, busy_processes, integers
+from dptrace.readers.kineto.columns import EventSink, integers
 from dptrace.readers.kineto.decode import Metadata, decode_whole
-from dptrace.readers.kineto.event_schema import DAMAGE, SPAN, UNKNOWN, as_count, code_of
+from dptrace.readers.kineto.event_schema import (
+    COORDINATE,
+    DAMAGE,
+    SPAN,
+    TAG,
+    UNKNOWN,
+    as_count,
+    busy_processes,
+    code_of,
+)
 from dptrace.readers.source import Source
 from dptrace.readers.storage import file_identity
 from dptrace.readers.trace import Category
 
 _NOBODY = -1
 """The process of what belongs to none."""
-_COORDINATE = r"([A-Za-z]{1,8})[-_ ]?(\d{1,6})"
-_TAG = re.compile(rf"\s*\[((?:{_COORDINATE}\W?)+)\]")
-"""What SGLang puts before a pid: ``[TP00]``, ``[TP00-PP01]``."""
 _RANK = re.compile(r"\brank[-_ ]?\d{1,6}\b", re.IGNORECASE)
 _OUTER = ("DP", "PP", "TP")
 """Coordinates, from the one that changes least from rank to rank."""
@@ -196,9 +202,11 @@ def _code(event: _Event) -> int:
 def _split(source: Source, columns: _ProcessColumns, info: Mapping[str, Any]) -> Processes:
     pid, code = np.concatenate(columns.pid), np.concatenate(columns.code)
     texts = list(columns.pids)
-    calls = np.bincount(pid[code == Category.LAUNCH], minlength=len(texts))
-    calls = calls if calls.any() else np.bincount(pid[code == Category.CPU_OP], minlength=len(texts))
-    hosts = np.array([columns.pids[text] for text in busy_processes(dict(zip(texts, calls.tolist(), strict=True)))])
+
+    def counted(category: Category) -> dict[str, int]:
+        return dict(zip(texts, np.bincount(pid[code == category], minlength=len(texts)).tolist(), strict=True))
+
+    hosts = np.array([columns.pids[text] for text in busy_processes(counted)])
     labels = {number: label for number, text in enumerate(texts) if (label := _label(text, columns))}
     labelled = all(host in labels for host in hosts.tolist())
     name_of = labels if labelled else {host: texts[host] for host in hosts.tolist()}
@@ -220,18 +228,18 @@ def _split(source: Source, columns: _ProcessColumns, info: Mapping[str, Any]) ->
 
 def _label(pid: str, columns: _ProcessColumns) -> str:
     """Return what names the rank of a pid: a label before it, else what its events state, else its name."""
-    if tag := _TAG.match(pid):
+    if tag := TAG.match(pid):
         return tag[1]
     if len(stated := columns.stated.get(pid, set())) == 1:
         return f"rank {next(iter(stated))}"
     name = columns.names.get(pid, "")
-    found = {rank.lower() for rank in _RANK.findall(name)} or {tag[0] for tag in _TAG.findall(name)}
+    found = {rank.lower() for rank in _RANK.findall(name)} or {tag[0] for tag in TAG.findall(name)}
     return found.pop() if len(found) == 1 else ""
 
 
 def _labelled_ranks(labels: list[str]) -> list[int]:
     """Return the rank that each label has, or else its place in the order of their coordinates."""
-    coordinates = [{key.upper(): int(number) for key, number in re.findall(_COORDINATE, label)} for label in labels]
+    coordinates = [{key.upper(): int(number) for key, number in re.findall(COORDINATE, label)} for label in labels]
     shared = [key for key in coordinates[0] if all(key in one for one in coordinates)]
     for key in ("RANK", "TP", *(shared if len(shared) == 1 else ())):
         if len({one[key] for one in coordinates if key in one}) == len(labels):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,16 +23,10 @@ from dptrace.core.units import plural, ranks_text, sanitize
 from dptrace.errors import SeveralRanksError, TraceError
 from dptrace.readers.communication import GLOO_PREFIX, is_communication
 from dptrace.readers.formats import pieces
-from dptrace.readers.kineto.columns import (
-    Columns,
-    EventSink,
-    busy_processes,
-    with_global_ranks,
-    with_gloo_groups,
-)
+from dptrace.readers.kineto.columns import Columns, EventSink, with_global_ranks, with_gloo_groups
 from dptrace.readers.kineto.decode import Metadata, ParallelDecoder, PieceDecoder, is_worthwhile
 from dptrace.readers.kineto.details import DetailedColumns, MemoryColumns, OperatorColumns
-from dptrace.readers.kineto.event_schema import as_count
+from dptrace.readers.kineto.event_schema import Key, as_count, busy_processes
 from dptrace.readers.kineto.foreign import UnreadDevice, program_of, unread_device
 from dptrace.readers.kineto.json_stream import READS
 from dptrace.readers.source import Source
@@ -200,17 +196,17 @@ def _read_rank_into(source: Source, columns: EventSink) -> tuple[Metadata, Note 
     return metadata_of(metadata, own.rank), cut_off
 
 
-def refuse_several(source: Source, calls: Mapping[object, int]) -> None:
+def refuse_several(source: Source, counted: Callable[[Category], Mapping[Key, int]]) -> None:
     """Raise an error for a file that holds several ranks, by which they are read one by one.
 
     Args:
-        calls: how much work each process launched, or how many operators it ran where none launched any.
+        counted: returns how many events of a category each process has.
 
     Raises:
         SeveralRanksError: it holds several ranks.
         TraceError: it holds several processes and does not say which of them some work belongs to, or is a pipe.
     """
-    processes = busy_processes(calls)
+    processes = busy_processes(counted)
     if source.part or len(processes) < 2:
         return
     if source.single_pass:
@@ -281,7 +277,7 @@ def _assemble(
 ) -> Trace:
     table = columns.take_arrays()
     rows = EventColumns(*table)
-    refuse_several(source, _calls_by_process(rows, columns))
+    refuse_several(source, partial(_count_by_process, rows, columns))
     names = columns.names
     has_comm_args = np.zeros(len(rows.start), np.bool_)
     has_comm_args[list(columns.comm)] = True
@@ -397,16 +393,13 @@ def _lost_by_kineto(log: str) -> Iterator[Note]:
         yield Note(text, (plural(dropped, "record"),), kind=RECORDS)
 
 
-def _calls_by_process(rows: EventColumns, columns: Columns) -> dict[object, int]:
-    """Return how much work each process launched, or how many operators it ran where none launched any."""
-    calls = dict[object, int]()
-    for kind in (Category.LAUNCH, Category.CPU_OP):
-        of_thread = np.bincount(rows.thread[rows.category == kind]).tolist()
-        for pid, count in zip(columns.process_ids, of_thread, strict=False):
-            calls[pid] = calls.get(pid, 0) + count
-        if any(of_thread):
-            break
-    return calls
+def _count_by_process(rows: EventColumns, columns: Columns, category: Category) -> Counter[object]:
+    """Return how many events of a category each process has."""
+    found = Counter[object]()
+    of_thread = np.bincount(rows.thread[rows.category == category]).tolist()
+    for pid, count in zip(columns.process_ids, of_thread, strict=False):
+        found[pid] += count
+    return found
 
 
 def in_order(start: Int64, end: Int64) -> Int64:

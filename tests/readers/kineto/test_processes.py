@@ -170,15 +170,20 @@ def test_work_that_may_be_of_two_processes_is_refused(later: int, tmp_path: Path
         (("Rank 5", "Rank 4"), (5, 4)),
     ],
 )
-def test_labels_say_the_ranks(labels: tuple[str, str], ranks: tuple[int, int], tmp_path: Path) -> None:
-    """In any order."""
+@pytest.mark.parametrize("has_host", [True, False])
+def test_labels_say_the_ranks(labels: tuple[str, str], ranks: tuple[int, int], has_host: bool, tmp_path: Path) -> None:
+    """In any order, also where neither a launch nor an operator is recorded; to HTA, too."""
     documents = [rank_document(0), rank_document(1)]
     for label, document in zip(labels, documents, strict=True):
         for event in document["traceEvents"]:
             event["pid"] = f"[{label}] {event['pid']}"
+        if not has_host:
+            document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
+    path = write(joined(documents), tmp_path / "merged.json")
 
-    run = opened(write(joined(documents), tmp_path / "merged.json"))
+    run = opened(path)
 
+    assert sorted(ranks) == sorted(read_ranks(find([str(path)]), (), round_out=True)[0])
     length = {timeline.rank: int(timeline.end_ns[0] - timeline.start_ns[0]) for timeline in run.timelines}
     assert {ranks[0]: 20_000, ranks[1]: 21_000} == length
 
