@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -13,12 +13,22 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, StepFlops
 from dptrace.analysis.per_gpu.split import CommFigures, Split
-from dptrace.core.intervals import Int64, IntervalSet, union_all
+from dptrace.core.intervals import Int64, union_all
 from dptrace.core.notes import MARKS
 from dptrace.core.table import step_number
 from dptrace.core.units import listed, plural
 from dptrace.errors import DptraceError
-from dptrace.timeline.model import COLUMNS, Actions, HostActivity, HostCause, HostLabel, Products, Timeline, Windows
+from dptrace.timeline.model import (
+    COLUMNS,
+    INTERVAL_SETS,
+    Actions,
+    HostActivity,
+    HostCause,
+    HostLabel,
+    Products,
+    Timeline,
+    Windows,
+)
 from dptrace.timeline.steps import moved_steps
 
 _HOW = "Choose one window with --window N, or list them as runs with dptrace history."
@@ -135,9 +145,6 @@ def _timeline(parts: Sequence[Timeline]) -> Timeline:
     order = np.argsort(columns["start_ns"], kind="stable")
     products = [one.products for one in parts]
 
-    def sets(of: Callable[[Timeline], IntervalSet]) -> IntervalSet:
-        return union_all([of(one) for one in parts])
-
     joined = replace(
         parts[0],
         **columns,
@@ -147,11 +154,7 @@ def _timeline(parts: Sequence[Timeline]) -> Timeline:
         notes=tuple(dict.fromkeys(note for one in parts for note in one.notes)),
         lacks=tuple(dict.fromkeys(premise for one in parts for premise in one.lacks)),
         host=_host([one.host for one in parts]),
-        data_loading=sets(lambda one: one.data_loading),
-        parameter_search=sets(lambda one: one.parameter_search),
-        receiving=sets(lambda one: one.receiving),
-        launching=sets(lambda one: one.launching),
-        depending=sets(lambda one: one.depending),
+        **{name: union_all([getattr(one, name) for one in parts]) for name in INTERVAL_SETS},
         uses_ddp=any(one.uses_ddp for one in parts),
         actions=Actions.concat(
             [

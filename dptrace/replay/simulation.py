@@ -21,7 +21,16 @@ from dptrace.replay.graph.process import Process
 from dptrace.replay.graph.schedule import Schedule, Simulation, Times, Ways, run_of
 from dptrace.replay.representatives import Representatives
 from dptrace.run.run import Run
-from dptrace.timeline.model import BEFORE_FIRST, NO_ACTIONS, NO_ACTIVITY, UNKNOWN, Kind, Timeline, Windows
+from dptrace.timeline.model import (
+    BEFORE_FIRST,
+    INTERVAL_SETS,
+    NO_ACTIONS,
+    NO_ACTIVITY,
+    UNKNOWN,
+    Kind,
+    Timeline,
+    Windows,
+)
 from dptrace.timeline.premises import cut_files
 from dptrace.timeline.steps import CpuSteps, device_windows, with_usual_steps
 
@@ -42,12 +51,8 @@ def timeline_at(model: Model, number: int, times: Times) -> Timeline:
         launch_ns=_launches(model, number, times, start),
         windows=windows,
         host=NO_ACTIVITY,
-        data_loading=EMPTY,
-        parameter_search=EMPTY,
         actions=NO_ACTIONS,
-        receiving=EMPTY,
-        launching=EMPTY,
-        depending=EMPTY,
+        **dict.fromkeys(INTERVAL_SETS, EMPTY),
     )
     order = np.argsort(start, kind="stable")
     # Operators of a collective's own thread are part of it, and have no task.

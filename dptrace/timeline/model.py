@@ -420,3 +420,7 @@ class Timeline(msgspec.Struct, frozen=True):
     def label_with_model(self) -> str:
         """The device's name with its model, if the trace has that: ``rank 0 · GPU 0 (NVIDIA H100)``."""
         return self.label if self.on_cpu or self.device_name in ("", "GPU") else f"{self.label} ({self.device_name})"
+
+
+INTERVAL_SETS = tuple(name for name, kind in Timeline.__annotations__.items() if kind == "IntervalSet")
+"""The fields of a timeline that say when its host did something: windows join them, and a simulation has none."""

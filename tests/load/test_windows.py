@@ -12,11 +12,15 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import fields, replace
 from rich.console import Console
 
 import dptrace
 from dptrace.commands.shared.main import cli
+from dptrace.core.intervals import EMPTY
 from dptrace.errors import DptraceError, UsageError
+from dptrace.load.joined_windows import joined
+from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.marks import Label
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.page.data import memory_lanes
@@ -164,6 +168,23 @@ def test_all_windows_are_one_run_with_the_figures_of_each(
     )
 
     pd.testing.assert_frame_equal(expected, found)
+
+
+def test_whatever_says_when_a_host_did_something_is_of_all_windows(single: list[dptrace.Run]) -> None:
+    """Each field of a timeline that is a set of intervals; here, each has the first step of each window."""
+    names = {field.name for field in fields(Timeline) if field.default is EMPTY}
+    devices = [run.devices[0] for run in single]
+    bounds = [device.timeline.windows.bounds for device in devices]
+    planted = [
+        replace(device, timeline=replace(device.timeline, **dict.fromkeys(names, (own[:1], own[1:2]))))
+        for device, own in zip(devices, bounds, strict=True)
+    ]
+
+    found = joined(planted).timeline
+
+    first = [own[0] for own in bounds]
+    assert "data_loading" in names
+    assert [(name, first) for name in names] == [(name, getattr(found, name)[0].tolist()) for name in names]
 
 
 def test_steps_keep_their_numbers_and_what_is_between_windows_counts_nowhere(series: Path, whole: dptrace.Run) -> None:
