@@ -370,8 +370,13 @@ class _NameKinds(msgspec.Struct, frozen=True):
 
         loading = re.compile("|".join(map(re.escape, DATA_LOADER)))
         message = re.compile("|".join(map(re.escape, GLOO_MESSAGES)))
-        patterns = (ALLOCATOR, SYNCHRONIZING, loading, re.compile("ProfilerStep#"), message)
-        return cls(*map(named, patterns))
+        return cls(
+            allocator=named(ALLOCATOR),
+            synchronizing=named(SYNCHRONIZING),
+            loading=named(loading),
+            step=named(re.compile("ProfilerStep#")),
+            message=named(message),
+        )
 
 
 class _Nested(msgspec.Struct, frozen=True):

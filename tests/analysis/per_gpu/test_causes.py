@@ -22,6 +22,10 @@ from tests.support.planted_cause import LABEL, NAME, PLANTED, TEXT
 RUN = str(ROOT / "traces" / "single_h200")
 
 
+def _doc(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
 def test_idle_time_has_a_set_for_each_cause_in_order() -> None:
     """Also where causes are not known."""
     assert [*CAUSES] == [*idle(dptrace.open(RUN).timelines[0]).sets]
@@ -48,7 +52,9 @@ def test_a_cause_is_complete(cause: IdleCause) -> None:
     figures = (diff.help or "").partition("FIGURE is")[2].partition(". ")[0].replace(",", "").split()
     others = [other for other in IDLE_CAUSES if {*cause.look[::2]} & {*other.look[::2]}]
     wanted = {
-        f"Add the row {row} to Idle causes in definitions.md.": row in (ROOT / "docs" / "definitions.md").read_text(),
+        f"Add the row {row} to Idle causes in definitions.md.": row in _doc("definitions.md"),
+        f"Add {cause.kind} to the figures in guides/ci.md.": f"`{cause.kind}`" in _doc("guides/ci.md"),
+        f"Add {cause.name} to reference/json.md.": f"`{cause.name}`" in _doc("reference/json.md"),
         f"Add {cause.kind} to the FIGUREs in the help of commands/diff.py.": cause.kind in figures,
         "Say what the page says of its gaps: set gap, or host_causes.": cause.gap or cause.host_causes,
         "Its advice is not shown: set text, too.": cause.text or not cause.advice,
@@ -67,6 +73,8 @@ def test_a_late_rank_s_cause_has_words_and_advice(cause: DelayCause) -> None:
 
     assert advice.endswith(".")
     assert all(told) or cause.name in ("not_recorded", "unknown"), f"Set the reason of {cause.name} in causes.py."
+    rows = _doc("definitions.md").partition("\n| Cause | Where the late rank")[2].partition("\n\n")[0]
+    assert f"`{cause.name}`" in rows or cause.name == "not_recorded", f"Add {cause.name} to definitions.md."
 
 
 @pytest.mark.spawn

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dptrace.analysis.per_gpu.causes import CAUSES
+from dptrace.analysis.per_gpu.causes import CAUSES, IDLE_CAUSES
 from dptrace.analysis.per_gpu.split import (
     Part,
     by_kind,
@@ -282,6 +282,8 @@ def brute_force(
     def at(moment: int) -> set[int]:
         return {kind for start, length, kind, _ in rows if start <= moment < start + length}
 
+    told = [cause for cause in IDLE_CAUSES if cause.name not in ("data_loading_ns", "launching_ns")]
+
     if at(time):
         return ""
     begin = end = time
@@ -295,8 +297,7 @@ def brute_force(
             return "data_loading_ns"
         if any(a <= time < a + n for a, n in receives):
             return "bubble_ns"
-        by_host = {HostCause.ALLOCATOR: "allocator_ns", HostCause.SYNCHRONIZING: "synchronizing_ns"}
-        return by_host.get(doing[time // 10], "host_bound_ns")
+        return next((cause.name for cause in told if doing[time // 10] in cause.host_causes), "host_bound_ns")
     return "launch_latency_ns"  # none of these gaps is longer than a launch takes
 
 
