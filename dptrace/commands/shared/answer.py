@@ -48,6 +48,8 @@ class Form:
     """Of the files' names."""
     write: Callable[[Make, Path | None], Any] = _write_made
     """Writes what the answer makes for this form to a file, or to standard output where there is none; here, text."""
+    of_table: bool = False
+    """Whether it holds the table that --csv asks for."""
 
 
 def _write_tables(show: Make, path: Path | None) -> None:
@@ -74,7 +76,7 @@ MARKDOWN = Form("Markdown", (".md",))
 """Made as text. Of an answer that does not make it, the tables in a block of code."""
 JSON = Form("JSON", (".json",), lambda make, path: emit(json_text(make()), path))
 """Made as what JSON holds."""
-CSV = Form("CSV", (".csv",), lambda make, path: emit(csv_text(make()), path))
+CSV = Form("CSV", (".csv",), lambda make, path: emit(csv_text(make()), path), of_table=True)
 """Made as a pandas.DataFrame."""
 HTML = Form("a page", (".html", ".htm"))
 """Made as text."""
@@ -320,8 +322,9 @@ def _targets(
             targets.append((asked, path))
         else:
             targets.append((TEXT if path is None else form_of(path, forms), path))
-    if asked is not None and asked not in (form for form, _ in targets):
-        advice = f"name the file {asked.suffixes[0]}, or add -o - to print it"
+    fitting = [form for form in forms if form is asked or (asked and asked.of_table and form.of_table)]
+    if asked is not None and not any(form in fitting for form, _ in targets):
+        advice = f"name the file {_listed(fitting)}, or add -o - to print it"
         raise UsageError(f"{targets[0][1]}: --{flags[0]} writes {asked.name}; {advice}.")
     return tuple(targets)
 

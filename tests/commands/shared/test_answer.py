@@ -8,11 +8,15 @@ from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
+import click
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
+from dptrace.commands.shared.answer import CSV, HTML, TEXT, Destination, Form, file_options
 from dptrace.commands.shared.main import cli
+from dptrace.commands.shared.options import quiet_option
+from dptrace.errors import UsageError
 from dptrace.model.link_report import link_report
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.links_samples import measured
@@ -46,6 +50,8 @@ VERBS = {
     "cache": "",
 }
 """Each verb, and its forms besides text, Markdown and JSON."""
+PICTURES_AND_TRACES = {"png", "pftrace"}
+"""Suffixes whose files other tests look at."""
 NEVER = ("pdf", "xlsx", "htmlx", "gz")
 
 
@@ -100,6 +106,35 @@ def test_a_form_that_a_verb_does_not_have_is_refused(line: str, folder: Path) ->
         assert (2, "", False) == (done.exit_code, done.stdout, path.exists()), (form, done.output)
         if "2,4" not in line:
             assert all(f".{name}" in done.stderr for name in has), done.stderr
+
+
+@pytest.mark.parametrize("verb", sorted({line.split()[0] for line in VERBS}))
+def test_every_form_of_a_verb_is_tried(verb: str) -> None:
+    """Whoever adds one to its ``answer_options`` adds its suffix to VERBS, and to LOOKS."""
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    (output,) = [param for param in command.params if isinstance(param, click.Option) and param.name == "outputs"]
+    named = {*re.findall(r"\.(\w+)", (output.help or "").partition(";")[0])}
+    tried = {form for line in VERBS if line.split()[0] == verb for form in VERBS[line].split()}
+
+    assert set() == named - tried - {"txt", "md", "json"} - PICTURES_AND_TRACES
+
+
+def test_a_table_is_written_in_any_form_of_tables() -> None:
+    """The table that --csv names, also to a file of another such form; the advice names them all."""
+    tsv = Form("TSV", (".tsv",), of_table=True)
+
+    @click.command()
+    @quiet_option
+    @file_options(TEXT, CSV, HTML, tsv, flags=(click.option("--csv", "as_csv"),))
+    def verb(to: Destination, verbosity: str) -> None:
+        click.echo(f"{to.table} {to.only(tsv)}")
+
+    done = CliRunner().invoke(verb, ["--csv", "kernels", "-o", "x.tsv"])
+
+    assert (0, "kernels True\n") == (done.exit_code, done.output)
+    with pytest.raises(UsageError, match=r"\.csv or \.tsv"):
+        CliRunner().invoke(verb, ["--csv", "kernels", "-o", "x.html"], catch_exceptions=False)
 
 
 @pytest.mark.heavy
