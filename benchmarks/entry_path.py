@@ -1,8 +1,8 @@
 """How far the code runs before it reads: files that a command enters, and calls deep at the first trace byte.
 
-``python benchmarks/entry_path.py [CHECKOUT [VERB RUN OPTION...]]`` prints one line; compare two checkouts by running it
-for both. Without a verb it is ``analyze`` of two small ranks. A file is entered where one of its functions is called;
-importing it does not count.
+``python benchmarks/entry_path.py [CHECKOUT [VERB RUN OPTION...]]`` prints the numbers, and the files in the order of
+their first calls; compare two checkouts by running it for both. Without a verb it is ``analyze`` of two small ranks. A
+file is entered where one of its functions is called; importing it does not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Tracer:
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
-        self.files: set[str] = set()
+        self.files: dict[str, None] = {}
+        """In the order of the first call."""
         self.crossings = 0
         self.depth: int | None = None
         self.files_before: int | None = None
@@ -32,7 +33,7 @@ class Tracer:
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and (file := self.own(frame)) and not self._importing(frame):
-            self.files.add(file)
+            self.files[file] = None
             self.crossings += self.own(frame.f_back) not in (file, None)
         elif event == "c_call" and self.depth is None and argument.__name__ == "peek":
             self.files_before = len(self.files)
@@ -69,7 +70,9 @@ def main() -> None:
         _run(tracer)
     print(
         f"files entered: {len(tracer.files)} ({tracer.files_before} before the first byte), crossings between files: "
-        f"{tracer.crossings}, calls deep at the first byte: {tracer.depth}"
+        f"{tracer.crossings}, calls deep at the first byte: {tracer.depth}",
+        *(os.path.relpath(file, root) for file in tracer.files),
+        sep="\n",
     )
 
 
