@@ -34,8 +34,8 @@ from dptrace.watch.verdict import CORE_SHARE_MOVING, SUMMARY_FILE, Totals, lines
 _POLL_S = 0.5
 _LINE_S = 10.0
 _WRITE_S = 30.0
-_RECENT = 8
-"""Batches that a screen shows."""
+_RECENT, _LINE_STEPS = 64, 100
+"""Batches that are kept, and how many of the last steps a line is about: half of them at least, to name a rank."""
 _PEERS_S = 5.0
 """How long ranks may take to end after the first one."""
 
@@ -162,8 +162,9 @@ class Follower:
         text += f" (median {duration(self.totals.typical_ns)})"
         # One batch has the steps of half a second: too few to tell a late rank from one that waited for a core.
         known = [(batch.late, batch.core_wait) for batch in self.recent if batch.late is not None]
-        if len(known) == len(self.recent):
-            late, core_wait = (np.concatenate(parts, 1).mean(1) for parts in zip(*known, strict=True))
+        if sum(late.shape[1] for late, _ in known) >= _LINE_STEPS / 2:
+            parts = zip(*known, strict=True)
+            late, core_wait = (np.concatenate(part, 1)[:, -_LINE_STEPS:].mean(1) for part in parts)
             rank, stage = np.unravel_index(int(late.argmax()), late.shape)
             noise = CORE_SHARE_MOVING * float(core_wait.max())
             if late[rank, stage] > max(1e6, 0.03 * self.totals.typical_ns, noise):

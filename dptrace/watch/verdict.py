@@ -216,7 +216,9 @@ def _constancy(totals: Totals, at: tuple[int, int], columns: Any) -> tuple[bool,
     leads = ahead.mean() > _AHEAD * ahead.std(ddof=1) / math.sqrt(_PARTS)
     waited = totals.core_course.sums[:, columns].sum(1, dtype=np.float64) / counts.sum()
     explained = _BEYOND_CORES * _beyond(waited, at[0])
-    return nearly_all, bool((nearly_all or leads) and mine.mean() > explained)
+    own = totals.own_course.sums[:, at[1], columns].sum(1, dtype=np.float64)
+    # A rank that is late in a stage in which it spends no more time than others was late before it.
+    return nearly_all, bool((nearly_all or leads) and mine.mean() > explained and _beyond(own, at[0]) > 0)
 
 
 def _is_steady(totals: Totals, at: tuple[int, int]) -> bool:
@@ -378,7 +380,8 @@ def summary(totals: Totals, merger: Merger, captures: Sequence[Mapping[str, Any]
 
 
 def _median(values: Floats) -> float:
-    return float(np.median(values)) if len(values) else 0.0
+    """Return the lower median, which is some rank's."""
+    return float(np.sort(values)[(len(values) - 1) // 2]) if len(values) else 0.0
 
 
 def _memory(totals: Totals) -> dict[str, Any] | None:
@@ -458,7 +461,7 @@ def lines(content: Mapping[str, Any]) -> list[str]:
             f"{duration(found['before_ns'])}{what}"
         )
     drifted = content["drift_ns_per_1000_steps"] * content["steps"] / 2000
-    if abs(drifted) > 0.05 * step["median"] and not found:
+    if abs(drifted) > max(0.05 * step["median"], content["core_wait_ns"]) and not found:
         sign = "+" if drifted > 0 else "−"
         text.append(f"drift   {sign}{duration(abs(drifted))} a step from the first half of the steps to the second")
     if memory := content["memory"]:

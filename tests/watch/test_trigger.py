@@ -61,15 +61,17 @@ def test_a_slow_step_without_a_late_rank_says_what_is_known(waits: int, reason: 
     assert reason in why
 
 
-@pytest.mark.parametrize(("steps", "names"), [((1, 100), True), ((97, 100), False)])
+@pytest.mark.parametrize(
+    ("steps", "count", "names"), [((1, 100), 100, True), ((97, 100), 100, False), ((1, 40), 40, False)]
+)
 def test_a_line_names_a_rank_late_over_all_of_its_last_steps(
-    steps: tuple[int, int], names: bool, tmp_path: Path
+    steps: tuple[int, int], count: int, names: bool, tmp_path: Path
 ) -> None:
     """A line of every ten seconds is about more than the last half second, in which a rank may wait for a core."""
     job = Job("ddp", 3, [Plant(1, "forward", 20.0, steps)])
     for rank in job.ranks:
         rank.flags = 100 << CORE_WAIT_BITS
-    follower = Follower(job.run(100).write(tmp_path))
+    follower = Follower(job.run(count).write(tmp_path))
     follower.poll()
 
     assert names == ("late: rank 1 in forward" in follower.line())
