@@ -54,6 +54,8 @@ CALL_TYPE = np.dtype(
 """A call: when the rank called, when it began to wait for the result, and when it went on; *own_ns* is the own time of
 the rank in each stage from its start to the call. Of a GROUP, *sequence* is the number of ranks."""
 
+_MOST_MEMORY, _MOST_ITEMS = 1 << 47, 1 << 40
+"""A record with more bytes of memory, or more samples or tokens, is damaged."""
 _TIMES = tuple(f"{stage}{kind}_ns" for kind in ("", "_waiting") for stage in STAGES)
 assert STEP.size == STEP_TYPE.itemsize
 assert CALL.size == CALL_TYPE.itemsize
@@ -204,12 +206,19 @@ class Tail:
         return records
 
     def _wrong_steps(self, records: Records) -> npt.NDArray[np.bool_]:
-        """Steps follow one another, and their times add up: on a clock that drifts, nearly."""
+        """Steps follow one another; their times lie in them and add up: on a clock that drifts, nearly.
+
+        Memory and items are what there can be.
+        """
         before = self._last if self._count or not len(records) else int(records["step"][0]) - 1
         length = records["end_ns"] - records["begin_ns"]
-        spent = sum(records[name].astype(np.float64) for name in _TIMES)
+        times = np.stack([records[name].astype(np.float64) for name in _TIMES])
+        leeway = 1000 + 1e-3 * length
         follows = np.diff(records["step"].astype(np.int64), prepend=before) == 1
-        wrong: npt.NDArray[np.bool_] = ~follows | (np.abs(spent - length) > 1000 + 1e-3 * length)
+        wrong: npt.NDArray[np.bool_] = ~follows | (np.abs(times.sum(0) - length) > leeway)
+        wrong |= (times.min(0) < -leeway) | (times.max(0) > length + leeway)
+        wrong |= (records["memory"] < -1) | (records["memory"] > _MOST_MEMORY)
+        wrong |= (records["items"] < 0) | (records["items"] > _MOST_ITEMS)
         return wrong
 
     def _wrong_calls(self, records: Records) -> npt.NDArray[np.bool_]:

@@ -120,14 +120,16 @@ def test_a_rank_whose_header_is_damaged_is_left_out_and_named(damage: str, kind:
         (9, bytes(60), 9),
         (9, bytes(range(1, 121)) * 5, 9),
         (9.5, bytes(120 * 5), 9),
+        (9 + 104 / 120, bytes(range(1, 121)) * 5, 9),
+        (9 + 112 / 120, bytes(range(1, 121)) * 5, 9),
         (29.5, b"", 29),
     ],
 )
 def test_steps_before_damage_count(kept: float, rest: bytes, steps: int, tmp_path: Path) -> None:
-    """Zeros as after a power failure, noise, and half a record end a file; what was before it is as it was."""
+    """Zeros after a power failure, noise, also from within a record, and half a record end a file; the rest counts."""
     Job("ddp", 2).run(30).write(tmp_path)
     path = tmp_path / "rank0001.steps"
-    path.write_bytes(path.read_bytes()[: 4096 + int(120 * kept)] + rest)
+    path.write_bytes(path.read_bytes()[: 4096 + round(120 * kept)] + rest)
     content = summarized(tmp_path)
 
     assert max(0, steps - 4) == content["steps"]
