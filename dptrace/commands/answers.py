@@ -447,7 +447,7 @@ _WATCH = {
     "captures": [_CAPTURE], "file_notes": [str], "lost_ranks": {str: int},
 }
 
-_WATCHED = {"path": str, "steps ranks mean_ns": int}
+_WATCHED = {"path": str, "steps ranks mean_ns": int, "file_notes": [str]}
 _WATCH_DIFF = {
     "schema": 1, "kind": "watch", "before after": _WATCHED,
     "figures": [{"figure": str, "before_ns after_ns change_ns": int}],
@@ -458,7 +458,7 @@ _WATCH_HISTORY = {
     "schema": 1, "kind": "watch",
     "runs": [{
         "run": str, "created_unix_ns steps ranks median_ns p95_ns mean_ns waiting_ns": int,
-        "suspect": (_SUSPECT, type(None)), "cannot_tell": str | None,
+        "suspect": (_SUSPECT, type(None)), "cannot_tell": str | None, "file_notes": [str],
     }],
     "changes": [{"run": str, "index before_ns after_ns": int, "p": float}],
 }

@@ -1,4 +1,4 @@
-"""Watched runs side by side and over time, from their ``summary.json``."""
+"""Watched runs side by side and over time, from their ``summary.json`` where that is of the records beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from dptrace.comparison.history import ALPHA, MIN_CHANGE, MIN_RUNS, change_point
 from dptrace.core.units import duration, plural, sanitize, signed_duration
 from dptrace.errors import DptraceError
 from dptrace.watch.follow import Follower
+from dptrace.watch.records import Tail, rank_files, rank_path
 from dptrace.watch.verdict import SUMMARY_FILE, suspect_line
+
+_RECORDS = 1 << 16
+"""Steps that are read at once."""
 
 
 def compare(before: str, after: str, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -34,8 +38,8 @@ def compare(before: str, after: str, stored: Mapping[str, Any] | None = None) ->
     return {
         "schema": 1,
         "kind": "watch",
-        "before": {"path": before, "steps": one["steps"], "ranks": one["ranks"], "mean_ns": one["step_ns"]["mean"]},
-        "after": {"path": after, "steps": other["steps"], "ranks": other["ranks"], "mean_ns": other["step_ns"]["mean"]},
+        "before": _side(before, one),
+        "after": _side(after, other),
         "figures": [
             {"figure": name, "before_ns": a, "after_ns": b, "change_ns": b - a} for name, (a, b) in named.items()
         ],
@@ -44,8 +48,13 @@ def compare(before: str, after: str, stored: Mapping[str, Any] | None = None) ->
     }
 
 
+def _side(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name: content[name] for name in ("steps", "ranks", "file_notes")}
+    return {"path": path, **named, "mean_ns": content["step_ns"]["mean"]}
+
+
 def read_summary(folder: str) -> dict[str, Any]:
-    """Return the summary of a watch; of one that was killed before it wrote any, what its records say.
+    """Return the summary of a watch; where it has none, or that is not of all its records, what the records say.
 
     Raises:
         DptraceError: no file of it can be read.
@@ -53,7 +62,8 @@ def read_summary(folder: str) -> dict[str, Any]:
     path = Path(folder, SUMMARY_FILE)
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] == "dptrace-watch-summary" and content["schema"] == 1:
+        known = content["format"] == "dptrace-watch-summary" and content["schema"] == 1
+        if known and _is_of_records(content, Path(folder)):
             return content
     except (OSError, ValueError, KeyError, TypeError):
         pass
@@ -65,10 +75,25 @@ def read_summary(folder: str) -> dict[str, Any]:
     return follower.summary()
 
 
+def _is_of_records(content: Mapping[str, Any], folder: Path) -> bool:
+    """Return whether a summary is of the whole records of a folder: since, the job may go on, or a file be damaged."""
+    files, damaged = rank_files(folder)
+    reached = []
+    for rank in files:
+        last, tail = -1, Tail(rank_path(folder, rank, "steps"))
+        while len(records := tail.read(_RECORDS)):
+            last = int(records["step"][-1])
+        reached.append(last)
+        damaged += [tail.problem] * bool(tail.problem)
+    return not damaged and (content["ranks"], content["last_step"]) == (len(files), min(reached, default=-1))
+
+
 def text(content: Mapping[str, Any]) -> str:
     """Return a comparison as text."""
-    sides = (content["before"], content["after"])
-    lines = [f"{mark}  {side['path']}: {side['steps']:,} steps" for mark, side in zip("AB", sides, strict=True)]
+    lines = []
+    for mark, side in zip("AB", (content["before"], content["after"]), strict=True):
+        lines.append(f"{mark}  {side['path']}: {side['steps']:,} steps")
+        lines += [f"   {sentence}" for sentence in side["file_notes"][:2]]
     lines += ["", f"{'per step':<12}{'A':>12}{'B':>12}{'B − A':>12}"]
     for row in content["figures"]:
         times = (
@@ -103,6 +128,7 @@ def history(folders: Sequence[str]) -> dict[str, Any]:
             "waiting_ns": sum(times["waiting_ns"] for times in one["stages"].values()),
             "suspect": next(iter(one["suspects"]), None),
             "cannot_tell": one["cannot_tell"],
+            "file_notes": one["file_notes"],
         }
         for one, folder in found
     ]
@@ -130,6 +156,7 @@ def history_text(content: Mapping[str, Any]) -> str:
         began = datetime.fromtimestamp(run["created_unix_ns"] / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M")
         times = "".join(f"{duration(run[name]):>10}" for name in ("median_ns", "p95_ns", "waiting_ns"))
         lines.append(f"{run['run']:<{width}}  {began:<16}{run['ranks']:>7,}{run['steps']:>11,}{times}  {_late(run)}")
+    lines += [f"{run['run']}: {sentence}." for run in runs for sentence in run["file_notes"][:2]]
     for change in changes:
         levels = f"{duration(change['after_ns'])} instead of {duration(change['before_ns'])}"
         lines.append(f"From {change['run']} on, a median step takes {levels}.")

@@ -276,6 +276,27 @@ def test_a_watched_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert 2 == run(cli, words).exit_code
 
 
+@pytest.mark.parametrize("kept", [4096 + 120 * 12, 8])
+def test_a_summary_that_is_not_of_the_records_is_not_used(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a file was cut, diff and history say what ``dptrace watch FOLDER`` does; of a whole one, the summary."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate("ab"):
+        _watched(tmp_path / name, 100 + number, 9.0)
+    path = Path("b/rank0001.steps")
+    path.write_bytes(path.read_bytes()[:kept])
+    run = CliRunner().invoke
+    told = json.loads(run(cli, ["watch", "b", "--json"]).output)
+    shown = run(cli, ["diff", "a", "b"]).output
+    history = json.loads(run(cli, ["history", "a", "b", "--json"]).output)["runs"]
+
+    assert told["file_notes"]
+    assert all(note in shown for note in [*told["file_notes"], f"B  b: {told['steps']} steps"])
+    assert {"a": 26, "b": told["steps"]} == {row["run"]: row["steps"] for row in history}
+    assert 100 * 10**16 in [row["created_unix_ns"] for row in history]
+
+
 @pytest.mark.parametrize("verb", ["analyze", "report", "whatif"])
 def test_what_reads_recordings_says_that_a_watched_run_is_none(verb: str, tmp_path: Path) -> None:
     """With the command that reads it."""
