@@ -111,6 +111,10 @@ class Follower:
         if self.has_ended():
             short = [rank for rank, step in reached.items() if step < max(reached.values()) and str(rank) not in lost]
             content["file_notes"] += [f"rank {rank} has no steps after {reached[rank]:,}; others do" for rank in short]
+            paths = [rank_path(self.folder, rank, "steps") for rank in range(content["world_size"])]
+            absent = [path.name for path in paths if not path.exists()]
+            more = f", nor the files of {len(absent) - 1:,} more ranks" if len(absent) > 1 else ""
+            content["file_notes"] += [f"{absent[0]} is not here{more}"] if absent else []
         return content
 
     def _captures_told(self) -> list[dict[str, Any]]:

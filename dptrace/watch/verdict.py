@@ -315,8 +315,8 @@ def drift(totals: Totals) -> float:
     return float(np.median(slopes)) * 1000
 
 
-def cannot_tell(totals: Totals) -> str | None:
-    """Return why nothing is known of who is late; None if it is."""
+def cannot_tell(totals: Totals, world_size: int) -> str | None:
+    """Return why nothing is known of who is late in a job of so many ranks; None if it is."""
     if totals.lateness_known:
         wait = _core_wait(totals)
         if wait <= _LEAST_SHARE * totals.typical_ns or suspects(totals):
@@ -326,7 +326,10 @@ def cannot_tell(totals: Totals) -> str | None:
             f"of up to {duration(CORE_SHARE_MOVING * wait)} per step may come from that"
         )
     if len(totals.ranks) < 2:
-        return "there is one rank, which waits for no other"
+        if world_size < 2 or not totals.ranks:
+            return "there is one rank, which waits for no other"
+        others = f"rank {1 - totals.ranks[0]}" if world_size == 2 else f"the other {world_size - 1:,}"
+        return f"the job has {world_size:,} ranks, and the files of {others} are missing or damaged"
     return (
         "no collective was seen that the ranks called from Python, nor DistributedDataParallel; functional collectives "
         "and compiled graphs are not seen"
@@ -347,8 +350,9 @@ def summary(totals: Totals, merger: Merger, captures: Sequence[Mapping[str, Any]
         }
         for place, stage in enumerate(STAGES)
     }
-    seconds = totals.length_ns / 1e9
+    rate = totals.items / (totals.length_ns / 1e9) if totals.items and totals.length_ns else None
     files = list(merger.files.values())
+    world_size = max((file.world_size for file in files), default=0)
     return {
         "schema": SCHEMA,
         "format": "dptrace-watch-summary",
@@ -357,7 +361,7 @@ def summary(totals: Totals, merger: Merger, captures: Sequence[Mapping[str, Any]
         "last_step": totals.last_step,
         "profiled_steps": totals.profiled,
         "ranks": len(totals.ranks),
-        "world_size": max((file.world_size for file in files), default=0),
+        "world_size": world_size,
         "hosts": len(set(hosts.values())),
         "step_ns": {
             "median": round(totals.typical_ns),
@@ -368,12 +372,12 @@ def summary(totals: Totals, merger: Merger, captures: Sequence[Mapping[str, Any]
         },
         "stages": stages,
         "suspects": _described(suspects(totals), hosts),
-        "cannot_tell": cannot_tell(totals),
+        "cannot_tell": cannot_tell(totals, world_size),
         "core_wait_ns": round(_core_wait(totals)),
         "change": change(totals),
         "drift_ns_per_1000_steps": round(drift(totals)),
         "memory": _memory(totals),
-        ("tokens" if totals.are_tokens else "samples") + "_per_s": totals.items / seconds if seconds else None,
+        ("tokens" if totals.are_tokens else "samples") + "_per_s": rate,
         "captures": [dict(capture) for capture in captures],
         "file_notes": merger.file_notes,
     }

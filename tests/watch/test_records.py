@@ -111,6 +111,18 @@ def test_a_rank_whose_header_is_damaged_is_left_out_and_named(damage: str, kind:
     assert "files   rank0001" in "\n".join(lines(content))
 
 
+@pytest.mark.parametrize(("ranks", "who"), [(2, "rank 0"), (4, "the other 3")])
+def test_a_rank_whose_others_have_no_files_is_not_alone(ranks: int, who: str, tmp_path: Path) -> None:
+    """Who was late is unknown because files are missing or damaged, not because no rank waits; the first is named."""
+    Job("ddp", ranks).run(30).write(tmp_path)
+    for rank in range(ranks - 1):
+        (tmp_path / f"rank{rank:04}.steps").unlink()
+    content = summarized(tmp_path)
+
+    assert f"{ranks} ranks, and the files of {who} are missing" in content["cannot_tell"]
+    assert content["file_notes"][0].startswith("rank0000.steps is not here")
+
+
 @pytest.mark.parametrize(
     ("kept", "rest", "steps"),
     [
