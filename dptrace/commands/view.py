@@ -312,7 +312,7 @@ def _show_page(
 def _show_watch(folder: Path, options: _Options, selection: Selection, read_options: ReadOptions) -> None:
     """Show the page about a watched run; served, it follows the run."""
     from dptrace.viewers.gantt.page.server import LOOPBACK, PageServer
-    from dptrace.watch.follow import Follower
+    from dptrace.watch.follow import opened
 
     reads_otherwise = replace(read_options, cache=True, jobs=None) != ReadOptions()
     chosen = selection.ranks is not None or selection.steps is not None or reads_otherwise
@@ -322,8 +322,7 @@ def _show_watch(folder: Path, options: _Options, selection: Selection, read_opti
             f"{folder} is a watched run, whose page takes -o, --serve, --host, --port and --no-browser. "
             f"As text: dptrace watch {folder}. Of its captures, name one: {folder}/capture1."
         )
-    follower = Follower(folder)
-    follower.poll()
+    follower = opened(folder)
     if not options.served:
         page = Answer({HTML: follower.page})
         if options.to.targets:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from dptrace.commands.record import ModuleOption, become
 from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import check_machines, json_option, machine_options
-from dptrace.commands.shared.output import emit, json_text
-from dptrace.core.units import for_terminal, plural
-from dptrace.errors import DptraceError, UsageError
+from dptrace.commands.shared.output import emit, fitted, json_text, quoted_paths
+from dptrace.core.units import plural
+from dptrace.errors import UsageError
 from dptrace.record.launch.monitor import Reporter
 from dptrace.record.options.command_line import STANDARD_INPUT, Program, check_program, parse_program
 from dptrace.record.processes import catch_signals
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 _LONG_S = 3600.0
 _SCREEN_S = 0.5
+_OF_FOLDERS = ("script", "capture", "as_json", "total")
+"""Parameters that mean something for the folder of a watch."""
 
 
 class _Command(click.Command):
@@ -75,6 +80,7 @@ def command(script: tuple[str, ...], **options: Any) -> None:
     if len(script) == 1 and _is_folder(script[0]):
         _look(Path(script[0]), options)
         return
+    _refuse_no_script(script)
     for name in ("capture", "as_json"):
         if options[name]:
             raise UsageError(f"--{name.replace('as_', '')} is for the folder of a watch, not for a script.")
@@ -85,6 +91,17 @@ def command(script: tuple[str, ...], **options: Any) -> None:
     check_program(program)
     check_machines(options)
     _launch(program, folder, options)
+
+
+def _refuse_no_script(script: Sequence[str]) -> None:
+    """Refuse what is rather meant to be the folder of a watch."""
+    if _is_folder(script[0]) and len(script) > 1:
+        others = all(map(_is_folder, script))
+        advice = f"Compare two: dptrace diff {quoted_paths(script[:2])}" if others else "Name it alone"
+        raise UsageError(f"{script[0]} is a folder; one watch is shown at a time. {advice}.")
+    (word, *more), known = script, ("-", "--")
+    if not (more or word in known or Path(word).exists() or Path(word).suffix == ".py" or shutil.which(word)):
+        raise UsageError(f"{word}: no such script, nor folder of a watch.")
 
 
 def _words(folder: Path, options: dict[str, Any]) -> list[str]:
@@ -121,6 +138,10 @@ def _launch(program: Program, folder: Path, options: dict[str, Any]) -> None:
     node_rank = options["node_rank"] or 0
     if not node_rank:
         check_folder(folder, options["force"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{options['out'] or folder} cannot be created: {error.strerror or error}.") from None
     if not (gpus or options["quiet"]):
         click.echo(f"No GPU found: watching {plural(count, 'process', 'processes')} on CPU.", err=True)
     reader = Reader(folder, options)
@@ -193,7 +214,7 @@ class Reader(threading.Thread):
             follow(follower, lambda: self._goes_on, options["every"], self._tell, not options["quiet"])
         text = follower.finish()
         if not options["quiet"]:
-            self._tell("\n".join(text))
+            self._tell(fitted("\n".join(text), indent=8))
 
     def _show(self, follower: Follower, trigger: Trigger) -> None:
         """Draw the screen until the job ends."""
@@ -221,16 +242,16 @@ class Reader(threading.Thread):
 
 def _look(folder: Path, options: dict[str, Any]) -> None:
     """Show what is known of a watch; ask it for a capture."""
-    from dptrace.watch.follow import Follower
+    from dptrace.watch.follow import opened
     from dptrace.watch.records import rank_path
     from dptrace.watch.trigger import request
 
-    follower = Follower(folder)
-    follower.poll()
-    if not follower.merger.files:
-        if notes := follower.merger.file_notes:
-            raise DptraceError(f"{folder}: no file of it can be read: {'; '.join(notes[:3])}.")
-        raise UsageError(f"{folder} holds no watch: no file rank*.steps. Begin one: dptrace watch -o FOLDER train.py")
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name not in _OF_FOLDERS:
+            raise UsageError(f"{option.opts[-1]} is for a script, not for the folder of a watch.")
+    follower = opened(folder)
     running = not follower.has_ended()
     if options["capture"]:
         if not running:
@@ -253,7 +274,7 @@ def _look(folder: Path, options: dict[str, Any]) -> None:
         return
     from dptrace.watch.verdict import lines
 
-    click.echo(for_terminal("\n".join(lines(content)), sys.stdout, 8))
+    click.echo(fitted("\n".join(lines(content)), sys.stdout, 8))
     if running:
         age = time.time() - max(rank_path(folder, rank, "steps").stat().st_mtime for rank in follower.merger.files)
         click.echo(f"The job goes on; its last step ended {age:.0f} s ago.", err=True)

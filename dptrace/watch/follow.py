@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dptrace.core.units import duration
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, UsageError
 from dptrace.record.messages import write_json
 from dptrace.record.processes import is_running
 from dptrace.record.safety import say
@@ -175,6 +175,22 @@ class Follower:
                 who = f"rank {self.totals.ranks[rank]} in {STAGES[stage]}"
                 text += f"  late: {who}, {duration(float(late[rank, stage]))} per step"
         return text
+
+
+def opened(folder: Path) -> Follower:
+    """Return what the files in a folder say.
+
+    Raises:
+        DptraceError: none can be read.
+        UsageError: it has none.
+    """
+    follower = Follower(folder)
+    follower.poll()
+    if not follower.merger.files:
+        if notes := follower.merger.file_notes:
+            raise DptraceError(f"{folder}: no file of it can be read: {'; '.join(notes[:3])}.")
+        raise UsageError(f"{folder} holds no watch: no file rank*.steps. Begin one: dptrace watch -o FOLDER train.py")
+    return follower
 
 
 def follow(

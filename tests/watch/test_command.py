@@ -179,6 +179,41 @@ def test_wrong_use_is_one_sentence(words: list[str], tmp_path: Path, monkeypatch
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["a", "-q"], 2, "--quiet is for a script"),
+        (["a", "--every", "5"], 2, "--every is for a script"),
+        (["a", "--gpus", "2"], 2, "--gpus is for a script"),
+        (["a", "--total", "9", "--json"], 0, "suspects"),
+        (["a", "b"], 2, "dptrace diff a b"),
+        (["c/none"], 2, "no such script, nor folder"),
+        (["-o", "/dev/null/x", "train.py"], 2, "Error: /dev/null/x cannot be created"),
+    ],
+)
+def test_what_is_given_with_a_folder_has_an_effect(
+    words: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options of scripts and a second folder are refused; a path that is wrong is the one that was given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "b").mkdir()
+    Job("ddp", 2).run(9).write(tmp_path / "a")
+    result = CliRunner().invoke(cli, ["watch", *words])
+
+    assert code == result.exit_code
+    assert said in result.output
+
+
+def test_a_verdict_is_as_wide_as_columns_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its output is no terminal."""
+    monkeypatch.setenv("COLUMNS", "60")
+    Job("ddp", 2).run(9).write(tmp_path)
+    shown = CliRunner().invoke(cli, ["watch", str(tmp_path)]).output
+
+    assert 60 >= max(map(len, shown.splitlines()))
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [4, 40])
 def test_nothing_is_cut_at_any_width(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,6 +391,9 @@ def test_view_of_a_watched_run_is_its_page(tmp_path: Path) -> None:
     assert "Lateness by rank and step" in page.read_text()
     assert (2, 2) == (refused.exit_code, ignored.exit_code)
     assert "dptrace watch" in refused.output
+    for path in (tmp_path / "w").glob("rank*.steps"):
+        path.write_bytes(b"")
+    assert 1 == CliRunner().invoke(cli, ["view", str(tmp_path / "w"), "-o", str(tmp_path / "other.html")]).exit_code
 
 
 @pytest.mark.spawn

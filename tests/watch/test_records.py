@@ -68,11 +68,11 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     """Force replaces a watch, what its launcher has left of one that failed, and nothing else."""
     (tmp_path / "job.failed").mkdir()
     with pytest.raises(UsageError, match="--force"):
-        check_folder(tmp_path)
+        check_folder(tmp_path, force=False)
     check_folder(tmp_path, force=True)
     assert not [*tmp_path.iterdir()]
     Job("ddp", 2).run(5).write(tmp_path)
-    with pytest.raises(UsageError, match="--force"):
+    with pytest.raises(UsageError, match=r"^((?! -o|--force).)*$"):  # from Python, where these can't be given
         check_folder(tmp_path)
     (tmp_path / "mine.txt").touch()
     with pytest.raises(UsageError, match=r"mine\.txt"):

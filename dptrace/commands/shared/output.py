@@ -189,10 +189,15 @@ def file_stem(path: str) -> str:
 
 def print_notes(notes: Iterable[str]) -> None:
     """Print what limits the figures on stderr, as wide as tables are; --quiet does not hide it."""
-    columns = shutil.get_terminal_size().columns if "COLUMNS" in os.environ else 0
     for note in notes:
-        text = f"! {sanitize(note)}"
-        click.echo(wrapped(text, columns, 2) if columns else for_terminal(text, indent=2), err=True)
+        click.echo(fitted(f"! {sanitize(note)}", indent=2), err=True)
+
+
+def fitted(text: str, stream: TextIO | None = None, indent: int = 0) -> str:
+    """Return a text as wide as tables are: as COLUMNS says, else as a terminal is, else as it is; see for_terminal."""
+    if "COLUMNS" in os.environ:
+        return wrapped(text, shutil.get_terminal_size().columns, indent)
+    return for_terminal(text, stream, indent)
 
 
 def quoted_paths(paths: Sequence[str]) -> str:
