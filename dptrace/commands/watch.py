@@ -19,12 +19,13 @@ from dptrace.commands.shared.numbers import Whole
 from dptrace.commands.shared.options import check_machines, json_option, machine_options
 from dptrace.commands.shared.output import emit, fitted, json_text, quoted_paths
 from dptrace.core.units import plural
-from dptrace.errors import UsageError
+from dptrace.errors import RecordingError, UsageError
 from dptrace.record.launch.monitor import Reporter
 from dptrace.record.options.command_line import STANDARD_INPUT, Program, check_program, parse_program
 from dptrace.record.processes import catch_signals
 
 if TYPE_CHECKING:
+    from dptrace.record.launch.torchrun import Launch
     from dptrace.watch.follow import Follower
     from dptrace.watch.trigger import Trigger
 
@@ -122,9 +123,8 @@ def _start_launcher(program: Program, folder: Path, options: dict[str, Any]) -> 
 
 
 def _launch(program: Program, folder: Path, options: dict[str, Any]) -> None:
-    from dptrace.record.launch.launcher import launch, local_gpu_count
+    from dptrace.record.launch.launcher import local_gpu_count
     from dptrace.record.launch.torchrun import Launch
-    from dptrace.record.processes import Interrupted
     from dptrace.watch.folder import check_folder
 
     gpus, count = local_gpu_count(), options["gpus"]
@@ -165,15 +165,35 @@ def _launch(program: Program, folder: Path, options: dict[str, Any]) -> None:
     with catch_signals():
         if not node_rank:
             reader.start()
-        try:
-            launch(job, Silent())
-        except Interrupted as stopped:
-            reader.finish()
-            sys.exit(stopped.exit_code)
-        except BaseException:
-            reader.finish()
-            raise
+        _run(job, reader, folder)
+        if not (node_rank or folder.exists() or options["quiet"]):
+            click.echo(_removed(folder), err=True)
+
+
+def _run(job: Launch, reader: Reader, folder: Path) -> None:
+    """Run the job; let the reader say how it was, however it ends."""
+    from dptrace.record.launch.launcher import launch
+    from dptrace.record.processes import Interrupted
+
+    try:
+        launch(job, Silent())
+    except Interrupted as stopped:
         reader.finish()
+        sys.exit(stopped.exit_code)
+    except RecordingError as error:
+        reader.finish()
+        if folder.exists():
+            raise
+        text = f"The training ended with exit code {error.exit_code}. {_removed(folder)}"
+        raise RecordingError(text, error.exit_code) from None
+    except BaseException:
+        reader.finish()
+        raise
+    reader.finish()
+
+
+def _removed(folder: Path) -> str:
+    return f"There is no verdict: {folder} was removed during the run."
 
 
 class Silent(Reporter):

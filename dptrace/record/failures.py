@@ -154,7 +154,7 @@ class Failure:
 
     def __str__(self) -> str:
         if self.rank is None:
-            return f"The recording failed: {self.message}"
+            return f"The training failed: {self.message}"
         return f"Rank {self.rank} {'was' if self.message.startswith('ended by') else 'died:'} {self.message}"
 
 

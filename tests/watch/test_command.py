@@ -41,7 +41,8 @@ for step in range(int(sys.argv[2])):
     if rank == 1 and what == "slow":
         time.sleep(0.04)
     if what == "gone" and step == 20 and rank == 0:
-        shutil.rmtree(sys.argv[3])
+        while os.path.exists(sys.argv[3]):  # others may write into it meanwhile
+            shutil.rmtree(sys.argv[3], ignore_errors=True)
     if what == "dies" and step == 30 and rank == 1:
         os._exit(7)
     model(torch.ones(2, 16)).sum().backward()
@@ -50,7 +51,7 @@ for step in range(int(sys.argv[2])):
 if rank == 0:
     print("trained", what, flush=True)
 dist.destroy_process_group()
-sys.exit(3 if what == "fails" else 0)
+sys.exit(3 if what == "fails" else int(sys.argv[4]) if what == "gone" else 0)
 """
 
 
@@ -75,12 +76,14 @@ def test_a_rank_that_is_late_is_named_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize(("what", "code"), [("gone", 0), ("fails", 3)])
+@pytest.mark.parametrize(("what", "code"), [("gone", 0), ("gone", 7), ("fails", 3)])
 def test_the_exit_code_and_the_last_line_are_the_scripts(what: str, code: int, tmp_path: Path) -> None:
     """With the folder removed meanwhile, and in a script that ends with an exit code."""
-    done = watched(tmp_path, what, "60", str(tmp_path / "w"))
+    done = watched(tmp_path, what, "60", str(tmp_path / "w"), str(code))
 
     assert code == done.returncode
+    assert (what == "gone") == ("was removed" in done.stderr)
+    assert "recording" not in done.stderr
     assert f"trained {what}" in done.stdout
     assert "Traceback" not in done.stderr.replace('Traceback (most recent call last):\n  File "<string>"', "")
 

@@ -191,7 +191,8 @@ def run_torchrun(
                 stop_agent(agent, waits=waits)
                 break
         if job.is_alone and agent.returncode:
-            write_json(staging / "agent0.json", [{"rank": 0, "exit_code": agent.returncode}])
+            with suppress(OSError):  # the exit code says it, too
+                write_json(staging / "agent0.json", [{"rank": 0, "exit_code": agent.returncode}])
         killed = time.monotonic()
         while agent.returncode < 0 and waits(time.monotonic() - killed):
             time.sleep(_POLL_S)  # ranks whose torchrun was killed write what they have recorded, and end within seconds

@@ -33,7 +33,7 @@ _POLL_S = 0.1
 
 
 def main() -> int:
-    """Run torchrun and return its exit code, 1 if a rank failed."""
+    """Run torchrun and return its exit code: 1 if a rank failed, or that rank's where FILE cannot be written."""
     launcher = os.environ.get(LAUNCHER_PID_ENV)
     end_with_parent(signal.SIGTERM, launcher)
     os.environ[AGENT_PID_ENV] = str(os.getpid())
@@ -60,8 +60,11 @@ def _run(path: Path, arguments: list[str]) -> int:
         run.run(parsed)
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
-        with suppress(OSError):  # the exit code says it, too
+        try:
             write_json(path, [{"rank": rank, "exit_code": failure.exitcode} for rank, failure in failures])
+        except OSError:  # the folder was removed, or the disk is full
+            code = failures[0][1].exitcode
+            return code if code > 0 else 128 - code
         return 1
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
