@@ -55,6 +55,11 @@ class Captures:
         return self.recording is not None and not self.recording.is_over
 
     @property
+    def disturbs(self) -> bool:
+        """Whether the profiler may be on, or its trace is being written."""
+        return self.is_profiling or self.writing
+
+    @property
     def writing(self) -> bool:
         """Whether a trace is being written."""
         return self._output is not None and bool(self._output.writing)

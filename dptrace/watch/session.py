@@ -100,7 +100,7 @@ class Watch(Taps):
         self._began = self._slow_ns = self._memory = self._look_ns = 0
         self._records = bytearray()
         self._own_before, self._blocked_before = [0] * 5, [0] * 5
-        self._told = self._closed = False
+        self._told = self._closed = self._disturbed = False
         self._statm = self._schedstat = -1
         self._waited, self._core_wait = (0, 0), 0
 
@@ -135,8 +135,10 @@ class Watch(Taps):
                 captures = self._captures = self._open()
             else:
                 flags = self._core_wait | TOKENS if self.are_tokens else self._core_wait
-                if captures.is_due and captures.is_profiling:
+                disturbs = captures.recording is not None and captures.disturbs
+                if disturbs or self._disturbed:  # what a capture does at its end takes time of the next step
                     flags |= PROFILED
+                self._disturbed = disturbs
                 spent, waited = map(sub, own, self._own_before), map(sub, blocked, self._blocked_before)
                 self._records += _pack(
                     self.step, flags, self._began, time_ns, *spent, *waited, self._memory, self.items
