@@ -183,7 +183,7 @@ class Trigger:
         with suppress(OSError, ValueError, KeyError, IndexError):
             content = json.loads((Path(capture.path).with_suffix(".analysis.json")).read_text(encoding="utf-8"))
             first = content["findings"][0]
-            capture.finding = f"{first['text']} → {first['advice']}"
+            capture.finding = f"{first['text']} → {first['advice']}{_doubt(first)}"
 
     def finish(self) -> None:
         """Wait for captures that are recorded to be analyzed."""
@@ -198,6 +198,16 @@ class Trigger:
     def told(self) -> list[dict[str, Any]]:
         """Return the captures for summary.json."""
         return [asdict(capture) | {"sentence": capture.sentence} for capture in self.captures]
+
+
+def _doubt(finding: dict[str, Any]) -> str:
+    """Return what cannot be told of a finding's gain, as a sentence that follows."""
+    gain, low, why = (finding.get(f"gain_{key}") for key in ("ns", "low_ns", "reason"))
+    if gain is None or low is None:
+        return f" Can't tell what a step would gain without it: {why}" if why else ""
+    if low > 0:
+        return f" {why}" if why else ""
+    return f" Can't tell its gain from noise: {duration(low)} to {duration(finding['gain_high_ns'])} a step."
 
 
 def request(folder: Path, steps: int) -> None:

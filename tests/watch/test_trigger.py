@@ -75,3 +75,16 @@ def test_a_line_names_a_rank_late_over_all_of_its_last_steps(
     follower.poll()
 
     assert names == ("late: rank 1 in forward" in follower.line())
+
+
+@pytest.mark.parametrize(
+    ("low", "gain", "reason", "doubts"),
+    [(8, 14, None, False), (0, 14, None, True), (None, None, "The replay misses.", True), (None, None, None, False)],
+)
+def test_a_captures_sentence_has_the_doubts_of_its_finding(
+    low: int | None, gain: int | None, reason: str | None, doubts: bool
+) -> None:
+    """A gain that may be none, and one that a replay cannot tell."""
+    gains = {"gain_ns": gain, "gain_low_ns": low, "gain_high_ns": 20, "gain_reason": reason}
+
+    assert doubts == ("an't tell" in trigger._doubt(gains))
