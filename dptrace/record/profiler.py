@@ -222,6 +222,12 @@ class AlignedProfile(profile):
         with quiet_stderr(self._log), nullcontext() if accelerator is None else accelerator.module.device(self._device):
             super().stop_trace()
 
+    def end_mark(self) -> None:
+        """End the mark of the step that runs; :meth:`step` begins the next one."""
+        mark, self.step_rec_fn = self.step_rec_fn, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
     def wait_for_gloo(self) -> bool:
         """Wait until gloo has ended what is recorded; return whether that was so in time."""
         return self._gloo is None or self._gloo.wait_until_idle()
@@ -363,6 +369,11 @@ class WindowProfiler:
     def can_stop(self) -> bool:
         """Return whether the profiler can be turned off here, after a while: not before a collective has ended."""
         return self._profile is None or self._profile.wait_for_gloo()
+
+    def end_mark(self) -> None:
+        """End the mark of the step, if the profiler is on: what it takes to turn it off is no part of the training."""
+        if self._profile is not None:
+            self._profile.end_mark()
 
     def step(self) -> None:
         """End a step, whether the profiler is on or off."""

@@ -254,6 +254,8 @@ class Recording(Listener):
 
     def _end_step(self, loss: torch.Tensor | float | None) -> None:
         window = self._window
+        if window is not None and self.steps_done + 1 >= window.end:
+            self.profiler.end_mark()
         if window is not None and self.steps_done >= window.start:
             window.laps.append(self.stopwatch.end())
             window.cpu_ns.append(time.process_time_ns() - self._cpu_began_ns)

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +64,22 @@ def test_a_loop_of_ones_own_is_recorded(tmp_path: Path, capsys: pytest.CaptureFi
     names = _names(Path("runs/mine/rank0.pt.trace.json.gz"))
     assert {"ProfilerStep#2", "ProfilerStep#3"} == {name for name in names if name.startswith("ProfilerStep")}
     assert 2 == names.count("dptrace::forward")
+
+
+def test_the_last_step_ends_before_the_profiler_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait before the profiler is turned off is no pause of the training."""
+    from dptrace.record.gloo import GlooThreads
+
+    def wait(threads: GlooThreads) -> bool:
+        time.sleep(0.3)
+        return True
+
+    monkeypatch.setattr(GlooThreads, "wait_until_idle", wait)
+    _train(4, out="x", steps=2, warmup=2, wait=0)
+    with gzip.open("x/rank0.pt.trace.json.gz") as file:
+        steps = [event for event in json.load(file)["traceEvents"] if event.get("name") == "ProfilerStep#3"]
+
+    assert 0 < max(event["dur"] for event in steps if event.get("ph") == "X") < 300_000
 
 
 @pytest.mark.parametrize("memory", [True, False])
