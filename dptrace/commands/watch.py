@@ -178,18 +178,14 @@ def _run(job: Launch, reader: Reader, folder: Path) -> None:
     try:
         launch(job, Silent())
     except Interrupted as stopped:
-        reader.finish()
         sys.exit(stopped.exit_code)
     except RecordingError as error:
-        reader.finish()
         if folder.exists():
             raise
         text = f"The training ended with exit code {error.exit_code}. {_removed(folder)}"
         raise RecordingError(text, error.exit_code) from None
-    except BaseException:
+    finally:
         reader.finish()
-        raise
-    reader.finish()
 
 
 def _removed(folder: Path) -> str:

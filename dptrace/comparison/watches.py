@@ -83,8 +83,9 @@ def _is_of_records(content: Mapping[str, Any], folder: Path) -> bool:
         last, tail = -1, Tail(rank_path(folder, rank, "steps"))
         while len(records := tail.read(_RECORDS)):
             last = int(records["step"][-1])
+        if tail.problem:
+            return False
         reached.append(last)
-        damaged += [tail.problem] * bool(tail.problem)
     return not damaged and (content["ranks"], content["last_step"]) == (len(files), min(reached, default=-1))
 
 

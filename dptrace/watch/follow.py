@@ -34,8 +34,8 @@ from dptrace.watch.verdict import CORE_SHARE_MOVING, SUMMARY_FILE, Totals, lines
 _POLL_S = 0.5
 _LINE_S = 10.0
 _WRITE_S = 30.0
-_RECENT, _LINE_STEPS = 64, 100
-"""Batches that are kept, and how many of the last steps a line is about: half of them at least, to name a rank."""
+_LINE_STEPS = 100
+"""How many of the last steps are kept, in whole batches, and a line is about: to name a rank, half of them at least."""
 _PEERS_S = 5.0
 """How long ranks may take to end after the first one."""
 
@@ -50,7 +50,7 @@ class Follower:
     def __init__(self, folder: Path, trigger: Trigger | None = None) -> None:
         self.folder, self.trigger = folder, trigger
         self.merger, self.totals = Merger(folder), Totals(())
-        self.recent: deque[Batch] = deque(maxlen=_RECENT)
+        self.recent = deque[Batch]()
         self.listeners: list[Callable[[Batch], None]] = []
         """Called with the steps that are new, such as exporters."""
         self._written = time.monotonic()
@@ -70,7 +70,7 @@ class Follower:
             new = True
             added = self.totals.add(batch)
             if added is not None:
-                self.recent.append(added)
+                self._keep(added)
                 for listener in self.listeners:
                     listener(added)
             if self.trigger is not None:
@@ -80,6 +80,11 @@ class Follower:
             if time.monotonic() > self._written + _WRITE_S:
                 self.write()
         return new
+
+    def _keep(self, batch: Batch) -> None:
+        self.recent.append(batch)
+        while sum(len(kept.steps) for kept in self.recent) - len(self.recent[0].steps) >= _LINE_STEPS:
+            self.recent.popleft()
 
     def _has_waited(self) -> bool:
         files = self.merger.files.values()
@@ -167,8 +172,7 @@ class Follower:
         # One batch has the steps of half a second: too few to tell a late rank from one that waited for a core.
         known = [(batch.late, batch.core_wait) for batch in self.recent if batch.late is not None]
         if sum(late.shape[1] for late, _ in known) >= _LINE_STEPS / 2:
-            parts = zip(*known, strict=True)
-            late, core_wait = (np.concatenate(part, 1)[:, -_LINE_STEPS:].mean(1) for part in parts)
+            late, core_wait = (np.concatenate(part, 1).mean(1) for part in zip(*known, strict=True))
             rank, stage = np.unravel_index(int(late.argmax()), late.shape)
             noise = CORE_SHARE_MOVING * float(core_wait.max())
             if late[rank, stage] > max(1e6, 0.03 * self.totals.typical_ns, noise):

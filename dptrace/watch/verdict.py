@@ -26,7 +26,7 @@ _SMALL_NS, _SMALL_SHARE, _SMALL_STEPS, _CONSISTENT = 0.4e6, 0.012, 40, 0.8
 share of them."""
 _MOVES_BETWEEN, _MOVING_RANK_SHARE = 3, 0.6
 """Lateness moves between ranks if there are at least so many, none of which has this share of it."""
-CORE_SHARE, CORE_SHARE_MOVING = 0.4, 0.6
+_CORE_SHARE, CORE_SHARE_MOVING = 0.4, 0.6
 """Lateness of one rank, and of several in turn, is noise up to this share of what a rank waited for a core. In 36
 trainings on two cores that six other jobs used it was up to 0.27 and 0.47; of ranks slow by plan, save one, 0.41 to 2.
 """
@@ -151,7 +151,7 @@ def suspects(totals: Totals) -> list[Suspect]:
     for stage in STAGES:
         found = _moving([row for row in found + small if row.stage == stage], found, totals, least)
     wait = _core_wait(totals)
-    noise = {True: CORE_SHARE_MOVING * wait, False: CORE_SHARE * wait}
+    noise = {True: CORE_SHARE_MOVING * wait, False: _CORE_SHARE * wait}
     kept = [row for row in found if row.stands_out or row.ns_per_step > noise[row.rank is None]]
     return sorted(kept, key=lambda row: -row.ns_per_step)
 
@@ -177,7 +177,7 @@ def _row(totals: Totals, at: tuple[int, int], hits: int, hit_ns: float) -> Suspe
         # Noise of the other stages takes a part of each step's lateness; it does not take any of the means.
         inside = filled if steady else inside
         own = totals.own_course.sums[:, at[1], inside].sum(1, dtype=np.float64)
-        lost_ns = CORE_SHARE * float(totals.core_course.sums[:, inside].sum(1).max())
+        lost_ns = _CORE_SHARE * float(totals.core_course.sums[:, inside].sum(1).max())
         whole_ns = max(whole_ns, min(_beyond(own, at[0]), float(course.sums[at[0]][:, inside].sum()) + lost_ns))
     counts = totals.late.counts[at] * (CENTRES >= (0 if not hits else max(_LEAST_NS, _LEAST_STEP * totals.typical_ns)))
     each = float(CENTRES[np.searchsorted(counts.cumsum(), counts.sum() / 2)]) if counts.any() else 0.0

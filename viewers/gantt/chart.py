@@ -394,7 +394,7 @@ class Axis:
     origin_ns: int
     """Start of the chart on the shared clock."""
     length_ns: int
-    breaks: Breaks = field(default_factory=lambda: Breaks())
+    breaks: Breaks = field(default_factory=Breaks)
 
     def since(self, times: Int64) -> Int64:
         """Return times of the trace since the chart's origin."""
