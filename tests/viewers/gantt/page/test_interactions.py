@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 PAYLOAD = (
-    "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'`${PWN(3)} $$x$$ {{7*7}} @name{safe} \u2028 \u202e"
+    "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'`${PWN(3)} "
+    "$$\\href{javascript:PWN(4)}{x}$$ {{7*7}} @name{safe} \u2028 \u202e"
 )
 
 
@@ -524,6 +525,8 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
         page.keyboard.press("f")
         settle(page)
         width = page.evaluate("dptrace.main.frame().width")
+        page.mouse.move(*spot(page, "phases")[:2])
+        assert "onerror" in tip(page)
         for role in ("compute", "exposure", "memory", "stream"):
             x, y, index = spot(page, role)
             page.mouse.move(x, y)
