@@ -60,6 +60,11 @@ COMMANDS = {
     "csv": "analyze RUN --csv --no-cache",
     "csv collectives": "analyze RUN --csv --collectives --no-cache",
     "hta": "analyze RUN --hta-compat --json",
+    "kernels": "kernels RUN --json --no-cache",
+    "critical path": "critical-path RUN --json --no-cache",
+    "what if": "whatif RUN --json --no-cache",
+    "advise": "advise RUN --json --no-cache",
+    "predict": "predict RUN --json --no-cache",
     "chrome": "export RUN -o OUT.json --no-cache",
     "gantt": "view RUN -o OUT.html --no-browser --no-cache",
 }
