@@ -17,6 +17,7 @@ from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import Line, best_cap, fit, pipelined_bytes, predict
 
 _MIB = 1 << 20
+"""Bytes of a MiB, the unit of DDP's ``bucket_cap_mb``."""
 _SLACK = 0.02
 """Share of exposed time too small to justify another bucket."""
 _MIN_SIZES = 3

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dptrace.watch.follow import Follower
     from dptrace.watch.trigger import Trigger
 
-_LONG_S = 3600.0
 _SCREEN_S = 0.5
+"""Between two looks at the files while a screen is drawn, and its drawings."""
 _OF_FOLDERS = ("script", "capture", "as_json", "total")
 """Parameters that mean something for the folder of a watch."""
 
@@ -253,7 +253,7 @@ class Reader(threading.Thread):
         """Let it read the rest and say how the run was."""
         self._goes_on = False
         if self.ident is not None:
-            self.join(_LONG_S)
+            self.join(3600)  # captures are analyzed meanwhile
 
 
 def _look(folder: Path, options: dict[str, Any]) -> None:

@@ -264,7 +264,9 @@ def _shard_optimizer(run: Run) -> Iterator[Check]:
 # Items of the checklists whose gain a replay of the recording computes.
 
 _CAPS = (1, 5, 25, 100)
+"""Sizes of DDP's buckets that are tried, in MiB: its first bucket, its others, and between and beyond."""
 _MICRO_STEPS = 4
+"""Micro-batches whose gradients are reduced together: three quarters of the messages go."""
 _WITHOUT_BUCKETS = {*REPLICATED} - {*modes_with("ddp"), *modes_with("nodes")}
 """Modes that all-reduce each gradient on its own."""
 

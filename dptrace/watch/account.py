@@ -41,6 +41,7 @@ _BATCH = 512
 _BLOCKED_NS = 20_000
 """A rank that waits for less than this may have found the collective done."""
 _MOST_PAIRS = 4096
+"""The latest ends of collectives that two machines share, through whose differences the lines of clocks go."""
 _MOST_CALLS = 1 << 16
 """Calls of a rank that wait to be matched."""
 _NEGLIGIBLE_NS = 20_000

@@ -16,6 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 BUCKETS, COLUMNS = 1024, 512
 _LEAST_NS, _WIDTH = 1e3, float(np.log(1.02))
+"""The start of the first bucket, and the width of all in logarithms."""
 CENTRES = _LEAST_NS * np.exp((np.arange(BUCKETS) + 0.5) * _WIDTH)
 """The middle of each bucket, in ns."""
 

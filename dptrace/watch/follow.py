@@ -32,8 +32,11 @@ from dptrace.watch.trigger import Trigger
 from dptrace.watch.verdict import CORE_SHARE_MOVING, SUMMARY_FILE, Totals, lines, summary
 
 _POLL_S = 0.5
+"""Between two looks at the files."""
 _LINE_S = 10.0
+"""Between two lines of progress, where no number of steps is asked for."""
 _WRITE_S = 30.0
+"""Between two times that summary, page and trends are written, so that little is lost if this process is killed."""
 _LINE_STEPS = 100
 """How many of the last steps are kept, in whole batches, and a line is about: to name a rank, half of them at least."""
 _PEERS_S = 5.0

@@ -65,7 +65,9 @@ _METHODS = {
 LEARNED_AFTER = 400
 """Calls of modules after which the outermost classes count as known; then inner modules cost nothing."""
 _MOST_PENDING = 512
+"""Collectives without a wait() that are remembered: a script that never waits would let them grow."""
 _FULL = 1 << 16
+"""Bytes of calls after which they are written before the step ends: 819 calls."""
 _NO_MAPPINGS = (list, tuple, torch.Tensor)
 now = time.perf_counter_ns
 _engine = torch.autograd.Variable._execution_engine

@@ -13,7 +13,10 @@ from dptrace.watch.digest import Floats
 from dptrace.watch.verdict import Totals, lines
 
 PAGE_FILE = "watch.html"
-_COLUMNS, _ROWS, _WIDTH, _TREND, _CELL = 120, 48, 960, 120, 12
+_COLUMNS, _ROWS = 120, 48
+"""Cells of the picture of lateness, at most."""
+_WIDTH, _TREND, _CELL = 960, 120, 12
+"""Pixels: the width of both pictures, the height of the trend and of a row of cells."""
 _STYLE = "body{font:14px system-ui;margin:2em;max-width:1000px}pre{white-space:pre-wrap}svg{display:block;margin:1em 0}"
 
 

@@ -20,9 +20,12 @@ from dptrace.watch.records import STAGES
 from dptrace.watch.verdict import suspect_line
 
 _INDENT = 8
+"""Columns before the second line of what is wrapped: the words at the left, such as ``memory``, have as many."""
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_RANKS = 8
+"""Rows of the table; of more ranks the latest are shown."""
 _LINES_AT_ONCE = 200
+"""Of what rank 0 printed since the last drawing: the rest would have scrolled past unread."""
 
 
 def screen(follower: Follower, total: int = 0, width: int = 80) -> list[str]:

@@ -127,6 +127,7 @@ _PANEL = 1.22
 _HEIGHT = 330.0
 """Of a chart with panels, in pixels."""
 _NS = 1e9
+"""Nanoseconds of a second: tables are in seconds, axes of charts in nanoseconds."""
 
 
 def style(mode: str, modes: Sequence[str]) -> tuple[str, str]:

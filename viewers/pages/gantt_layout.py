@@ -52,6 +52,7 @@ from dptrace.viewers.pages.gantt_svg import some_ranks
 MOST_INTERVALS = 40_000
 """Intervals that Bokeh still moves smoothly, at about 4 MB; of more, the short ones are merged."""
 _MS = 1e6
+"""Nanoseconds of a millisecond, the unit of Bokeh's axis."""
 _MINIMAP = 56
 """Height of the minimap in pixels."""
 _LEFT, _RIGHT = 150, 44

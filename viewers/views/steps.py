@@ -268,9 +268,11 @@ _Look: TypeAlias = tuple[str, str, tuple[str, str]]
 
 HEATMAP_TITLE = "Ranks by steps"
 _PALE = (244, 246, 249)
+"""Red, green and blue of the least value on a light page."""
 _DARK = {"wall_ns": (27, 79, 156), "exposed_comm_ns": (190, 36, 24), "idle_ns": (55, 65, 81)}
 _DARK["exposed_wait_ns"] = (92, 74, 110)
 _DIM = (31, 38, 48)
+"""As ``_PALE``, on a dark page."""
 _BRIGHT = {"wall_ns": (127, 178, 245), "exposed_comm_ns": (255, 122, 107), "idle_ns": (190, 199, 210)}
 _BRIGHT["exposed_wait_ns"] = (196, 176, 220)
 _MISSING: _Look = ("#FFFFFF", "#9CA3AF", (dark_color("#FFFFFF"), dark_color("#9CA3AF")))

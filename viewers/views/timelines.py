@@ -148,6 +148,7 @@ MEMORY_TITLE = "Memory over time"
 _MEMORY_HEIGHT = 150.0
 """Height of a device's panel, in pixels."""
 _ABOVE, _GAP, _TICK = HEAD + 10, 22.0, 7.0
+"""Pixels above a panel and below it, and of the marks of the allocator's calls."""
 _MOST_DEVICES = 8
 """Of a picture; the others are left out."""
 _COLUMNS = 480

@@ -63,7 +63,6 @@ _SHARDED = (
     "billion parameters that is off by 7 % in the mean; DeepSpeed in 2021 reached a quarter to two thirds of that "
     "speed (arXiv 2104.04473, table 2)."
 )
-_DAY_S = 86_400
 _SHAPE = {name: name for name in ("layers", "hidden", "heads", "mlp", "experts", "top_k", "gated")} | {
     "kv_heads": "key_value_heads",
     "vocab": "vocabulary",
@@ -296,7 +295,7 @@ def _predicted(one: Candidate, tokens: float | None) -> dict[str, Any]:
         "assumed_share_of_peak": reached_share(one.plan),
         "model_flops": step.model_flops,
         **_rates(step),
-        **({"training_days": tokens / step.tokens_per_s / _DAY_S} if tokens else {}),
+        **({"training_days": tokens / step.tokens_per_s / 86_400} if tokens else {}),
     }
 
 

@@ -429,6 +429,7 @@ class _NeedsArgs(Exception):
 
 
 _COLLECTIVE, _PRODUCT = 1, 2
+"""What is read of the events of a name: a collective's metadata, or a product's inputs; 0 is neither."""
 
 
 def _what_is_read(name: str) -> int:

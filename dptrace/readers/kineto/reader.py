@@ -40,10 +40,10 @@ _DAY = 86_400 * 10**9
 _LAST = 2**62
 """146 years in ns, so that a sum with the clock's base fits 64 bits."""
 _SECOND = 10**9
+"""Longer events are no part of the time of which those cut short are a share: one wrong length would hide them all."""
 _LITTLE = 0.05
 """Share of a device's time up to which events that were cut short do not limit figures."""
-_WITHIN = 3
-_NEAR = 8
+_WITHIN, _NEAR = 3, 8
 """A device event overruns if ``_WITHIN`` of the next ``_NEAR`` events on its stream lie within it."""
 
 

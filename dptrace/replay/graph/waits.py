@@ -400,6 +400,7 @@ _ROUNDING_NS = 2 * US
 _FREE_RETURNS_NS = 5 * US
 """The same of a call that frees memory."""
 _MAX_RESUME_NS, _DEFAULT_RESUME_NS, _MIN_WORK_NS = 60 * US, 5 * US, 3 * US
+"""How long a call returns after its wait: at most, and where none is measured; at most without a wait."""
 _SLOW_FACTOR, _SLOW_NS, _MIN_IN_FLIGHT = 10, 50 * US, 512
 """A launch that takes this much longer than usual while this many are in flight waited for room in the queue."""
 
