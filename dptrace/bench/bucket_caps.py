@@ -142,8 +142,9 @@ def choose(
     predicted: dict[int, Point] = {}
     chosen = []
     for common, group in groups.items():
-        found = [recordings[key] for point in group if (key := tuple(point.options.items())) in recordings]
-        gradients = _gradients([one for one in found if one.ready_s], parameter_bytes)
+        keys = (tuple(point.options.items()) for point in group)
+        found = [recordings[key] for key in keys if key in recordings and recordings[key].ready_s]
+        gradients = _gradients(found, parameter_bytes)
         if gradients is None or len(group) < 2:
             continue
         sizes, ready = gradients

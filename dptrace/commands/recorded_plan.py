@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dptrace.core.checks import objects, rank_entries
+from dptrace.core.checks import rank_memory
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import bus_factor
 from dptrace.model.gpu_peaks import gpu_named
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _NUMBER_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _HELD = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
+_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_process_bytes")
 
 
 def recorded_memory(path: str, gpu: str | None = None, gpu_memory: float | None = None) -> dict[str, Any]:
@@ -82,7 +83,6 @@ def compared_memory(
         activations = _pipeline_activations(info, options, shape, training, held)
     else:
         activations = _activations(info, options, shape, training)
-    memories = _memories(info)
     on_gpu = None if state is None else state.total * (not options.get("cpu_offload"))
     total = None if on_gpu is None else on_gpu + (activations or 0.0)
     capacity = gpu_memory or (gpu_named(gpu).memory_bytes if gpu else None)
@@ -96,7 +96,7 @@ def compared_memory(
         "fits": None if total is None or capacity is None else total <= 0.9 * capacity,
         "strategy": training.mode,
         "gpus": training.ranks,
-        "recorded": {"run": path, **_recorded(state, activations, total, memories, held)},
+        "recorded": {"run": path, **_recorded(info, state, activations, total, held)},
         "assumptions": _remarks(training, state, activations),
     }
     rounded: dict[str, Any] = whole_bytes(content)
@@ -216,50 +216,31 @@ def _recomputed_every(options: Mapping[str, Any]) -> int:
     return every if isinstance(every, int) and every > 0 else int(bool(options.get("checkpoint_activations")))
 
 
-def _memories(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return objects([row.get("memory") for row in rank_entries(info)])
-
-
-def _mean(memories: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [value for memory in memories if type(value := memory.get(key)) is int]
-    return fmean(values) if values else None
-
-
 def _recorded(
+    info: Mapping[str, Any],
     state: StateBytes | None,
     activations: float | None,
     total: float | None,
-    memories: Sequence[Mapping[str, Any]],
     held: Sequence[HeldActivations],
 ) -> dict[str, Any]:
-    sizes = [one.bytes for one in held if one.bytes is not None]
-    measured = fmean(sizes) if sizes else None
-    in_flight = [{"rank": one.rank, **one.to_dict()} for one in held]
-    compared = _compared(state, activations, measured, total, memories)
-    return {"compared": compared, **({"in_flight": in_flight} if held else {}), **_peaks(memories)}
-
-
-def _compared(
-    state: StateBytes | None,
-    activations: float | None,
-    held_bytes: float | None,
-    total: float | None,
-    memories: Sequence[Mapping[str, Any]],
-) -> list[dict[str, Any]]:
+    """Return what was measured: the means of the ranks, beside what was expected."""
+    measured = {key: _mean(rank_memory(info, key)) for key in (*_HELD, *_PEAKS)}
     expected = [None] * 3 if state is None else [state.parameters, state.gradients, state.optimizer]
-    rows = [
-        {"what": key.removesuffix("_bytes"), "expected_bytes": value, "measured_bytes": _mean(memories, key)}
-        for key, value in zip(_HELD, expected, strict=True)
-    ]
-    if activations is not None or held_bytes is not None:
-        rows.append({"what": "activations", "expected_bytes": activations, "measured_bytes": held_bytes})
-    peak = _mean(memories, "peak_allocated_bytes")
-    rows.append({"what": "peak of the GPU's memory", "expected_bytes": total, "measured_bytes": peak})
-    return rows
+    rows = [(key.removesuffix("_bytes"), value, measured[key]) for key, value in zip(_HELD, expected, strict=True)]
+    activation_bytes = _mean([one.bytes for one in held if one.bytes is not None])
+    if activations is not None or activation_bytes is not None:
+        rows.append(("activations", activations, activation_bytes))
+    rows.append(("peak of the GPU's memory", total, measured["peak_allocated_bytes"]))
+    in_flight = [{"rank": one.rank, **one.to_dict()} for one in held]
+    return {
+        "compared": [dict(zip(("what", "expected_bytes", "measured_bytes"), row, strict=True)) for row in rows],
+        **({"in_flight": in_flight} if held else {}),
+        **{key: measured[key] for key in _PEAKS},
+    }
 
 
-def _peaks(memories: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    return {key: _mean(memories, key) for key in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_process_bytes")}
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _remarks(training: RecordedTraining, state: StateBytes | None, activations: float | None) -> list[str]:

@@ -39,3 +39,9 @@ def objects(values: object) -> list[dict[str, Any]]:
 def rank_entries(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of the ranks in the contents of ``run.json``."""
     return objects(metadata.get("ranks"))
+
+
+def rank_memory(metadata: Mapping[str, Any], key: str) -> list[int]:
+    """Return an amount of bytes in ``run.json``, of each rank that has it among its memory."""
+    held = objects([entry.get("memory") for entry in rank_entries(metadata)])
+    return [value for value in (memory.get(key) for memory in held) if type(value) is int and value >= 0]

@@ -152,7 +152,7 @@ def _iterations(frame: pd.DataFrame, symbols: Sequence[str]) -> pd.Series[Any]:
 
 
 def _steps_at(frame: pd.DataFrame, symbols: Sequence[str]) -> NDArray[np.int64]:
-    numbers = {i: int(m[1]) for i, name in enumerate(symbols) if (m := _STEP.match(name))}
+    numbers = {i: int(found[1]) for i, found in enumerate(map(_STEP.match, symbols)) if found}
     marks = frame.loc[frame["name"].isin(numbers), ["ts", "dur", "name"]]
     starts = frame["ts"].to_numpy()
     order = np.argsort(starts, kind="stable")

@@ -155,7 +155,8 @@ def _refuse_other_runs(exports: Collection[Source]) -> None:
     Raises:
         DptraceError: it names both.
     """
-    found = [(work, file) for file in exports if len(exports) > 1 and (work := work_in(file)) is not None]
+    works = [(work_in(file), file) for file in exports] if len(exports) > 1 else []
+    found = [(work, file) for work, file in works if work is not None]
     for host in dict.fromkeys(work.host for work, _ in found):
         on_host = [pair for pair in found if pair[0].host == host]
         for pairs, apart in ((on_host, _SAME_CLOCK if host else _CLOCKS_AGREE), (found, _CLOCKS_AGREE)):

@@ -204,7 +204,8 @@ def _gemm(base: str) -> str:
     """Return a GEMM's or convolution's name up to its tile; empty for others."""
     if match := _CIJK.match(base):
         return f"{match['layout']}_{match['tile']}"
-    return next((match["kept"] for pattern in _CUT if (match := pattern.match(base))), "")
+    matches = (pattern.match(base) for pattern in _CUT)
+    return next((match["kept"] for match in matches if match), "")
 
 
 def _shortened(text: str, cut: bool, longest: int = 0) -> str:

@@ -211,9 +211,8 @@ class Trace:
         kept = ~dropped
         place = np.cumsum(kept) - 1
         columns = ("start_ns", "end_ns", "category", "name", "thread", "correlation", "device", "stream", "detail")
-        changed: dict[str, object] = {
-            name: column[kept] for name in columns if len(column := getattr(self, name)) == len(self)
-        }
+        whole = (name for name in columns if len(getattr(self, name)) == len(self))
+        changed: dict[str, object] = {name: getattr(self, name)[kept] for name in whole}
         for name in ("comm", "products"):
             changed[name] = {int(place[event]): of for event, of in getattr(self, name).items() if kept[event]}
         if self.operators is not None:

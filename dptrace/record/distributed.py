@@ -170,8 +170,8 @@ def _device() -> torch.device:
     if accelerator is None:
         return torch.device("cpu")
     index, count = messages.local_rank(), accelerator.module.device_count()
-    visible = [value for name in accelerator.visible_devices if (value := os.environ.get(name))]
-    if count == 1 and any("," not in value for value in visible):
+    visible = [os.environ.get(name) for name in accelerator.visible_devices]
+    if count == 1 and any(value and "," not in value for value in visible):
         # Each rank sees a GPU of its own, as with srun --gpus-per-task=1, or all see the same one. The variable cannot
         # tell which, because in containers all see a GPU 0; NCCL raises an error for the latter when ranks join.
         index = 0

@@ -11,7 +11,7 @@ import msgspec
 from dptrace.analysis.findings.evidence import Straggler
 from dptrace.analysis.findings.finding import Finding, top_findings
 from dptrace.analysis.per_gpu.causes import CAUSES
-from dptrace.core.checks import objects, rank_entries
+from dptrace.core.checks import rank_memory
 from dptrace.core.units import byte_size, duration, share
 from dptrace.errors import DptraceError
 from dptrace.model.collectives import POINT_TO_POINT
@@ -250,8 +250,7 @@ def _broadcasts(run: Run, step: RecordedStep, on: bool) -> Check:
 
 
 def _shard_optimizer(run: Run) -> Iterator[Check]:
-    held = objects([row.get("memory") for row in rank_entries(run.metadata)])
-    sizes = [size for memory in held if isinstance(size := memory.get("optimizer_bytes"), int)]
+    sizes = rank_memory(run.metadata, "optimizer_bytes")
     ranks = max(run.world_size, len(run.ranks))
     if not sizes or run.metadata.get("mode") not in REPLICATED or ranks < 2:
         return

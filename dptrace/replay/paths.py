@@ -424,7 +424,8 @@ class Shortening:
         """
         self._graph = model.graph
         self._schedule = schedule_of(model.graph)
-        self._last = [own for last in ends.last if len(own := ends.task[ends.step == last])]
+        lasts = (ends.task[ends.step == last] for last in ends.last)
+        self._last = [own for own in lasts if len(own)]
         self._steps = max(1, int(ends.step.max()) + 1)
         times = self._schedule.run(model.graph.duration_ns, model.graph.edge.lag_ns).times
         self._end = [int(times.end_ns[own].max()) for own in self._last]

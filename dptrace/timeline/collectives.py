@@ -174,7 +174,7 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
     the others' kind, where they are all of one.
     """
     launched = launch >= 0
-    thread, time = trace.thread[launch], trace.start_ns[launch]
+    thread, time, comm = trace.thread[launch], trace.start_ns[launch], trace.comm
     ops = (trace.category == Category.CPU_OP) | (trace.category == Category.ANNOTATION)
     callers = []
     for prefixes in CALLERS:
@@ -189,7 +189,7 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
     collectives = []
     for nearest, names, label, hook in zip(sources, names_of, labels_of(trace, launch), gradients, strict=True):
         # Shapes alone are not metadata: they serve gloo, whose events carry nothing else.
-        args = next((a for i in nearest if (a := trace.comm.get(i)) and not a.elements), None) if trace.comm else None
+        args = next((comm[i] for i in nearest if i in comm and not comm[i].elements), None) if comm else None
         together = synchronizes(trace.names[names[-1]])
         if args is not None:
             kind = kind_of(args.kind) or _kind(trace, names)
@@ -212,8 +212,8 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
 
 def _kind(trace: Trace, names: tuple[int, ...]) -> str:
     """Return the kind that the first informative name indicates."""
-    texts = (trace.names[name] for name in names if name >= 0)
-    return next((kind for text in texts if (kind := kind_of(text))), "other")
+    kinds = (kind_of(trace.names[name]) for name in names if name >= 0)
+    return next(filter(None, kinds), "other")
 
 
 def labels_of(trace: Trace, launch: Int64) -> list[str]:

@@ -293,7 +293,7 @@ def _read(name: str) -> tuple[_LabeledAction, ...]:
 
 def _labels(trace: Trace) -> dict[int, tuple[_LabeledAction, ...]]:
     """Return the actions of the labels in the string table; labels without a stage only if none has one."""
-    found = {i: labeled for i, name in enumerate(trace.names) if (labeled := _read(name))}
+    found = {i: labeled for i, labeled in enumerate(map(_read, trace.names)) if labeled}
     named = {i: labeled for i, labeled in found.items() if labeled[0].stage >= 0}
     return named or found
 

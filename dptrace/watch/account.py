@@ -202,7 +202,8 @@ class Merger:
             # Of a group whose other ranks write elsewhere, none is ever matched.
             kept = (calls["kind"] == COLLECTIVE) & np.isin(calls["group"], shared)
             self._calls[rank] = calls[kept][-_MOST_CALLS:]
-        meetings = [found for number in self._groups if (found := self._matched(number, first + count - 1)) is not None]
+        matched = [self._matched(number, first + count - 1) for number in self._groups]
+        meetings = [meeting for meeting in matched if meeting is not None]
         self.met |= bool(meetings)
         for _, members, calls in meetings:
             self.clocks.add([self.files[rank].host for rank in members], calls)

@@ -359,7 +359,7 @@ def full_parameters(parameters: Mapping[str, Tensor], peers: Peers, experts: int
         RecordingError: a parameter is no longer finite.
     """
     gathered = {name: parameter.detach() for name, parameter in parameters.items()}
-    own = [match for name in gathered if (match := _EXPERT.fullmatch(name))]
+    own = [match for match in map(_EXPERT.fullmatch, gathered) if match]
     local = experts // peers.size
     for match in own:
         # Each rank has an expert at this place among its own.

@@ -149,12 +149,10 @@ def unknown_figures(run: Run, track: int, steps: Int64, starts: Int64, ends: Int
         starts, ends: of these, on the chart.
         waits: of the run, from :func:`why_unknown`.
     """
-    whole: list[list[int | str]] = [
-        [category, int(starts[0]), int(ends[-1]), why]
-        for name, why in run.splits[track].unknown.items()
-        # Compute whose phase is unknown is drawn as that.
-        if len(starts) and name != "other_ns" and (category := _category_of(name)) is not None
-    ]
+    reasons = run.splits[track].unknown.items() if len(starts) else ()
+    # Compute whose phase is unknown is drawn as that.
+    drawn = ((_category_of(name), why) for name, why in reasons if name != "other_ns")
+    whole = [[category, int(starts[0]), int(ends[-1]), why] for category, why in drawn if category is not None]
     if not (run.timelines[track].collective >= 0).any():
         return {"unknown": whole, "bounded": []}
     own, reason = run.cross_rank.exposed_waits[track], waits or "no collective there is matched across ranks"

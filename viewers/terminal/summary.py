@@ -15,7 +15,7 @@ from dptrace.analysis.per_gpu.split import (
     EXPOSED_LABELS,
     overlap_percent,
 )
-from dptrace.core.checks import objects, rank_entries
+from dptrace.core.checks import rank_memory
 from dptrace.core.notes import SELECTED
 from dptrace.core.units import MINUS, byte_size, duration, share
 from dptrace.model.training.layout import held_activations
@@ -51,17 +51,18 @@ def memory_sentence(info: Mapping[str, Any]) -> str:
     Args:
         info: the contents of run.json.
     """
-    memories = objects([rank.get("memory") for rank in rank_entries(info)])
-    held = {what: values for key, what in _HELD.items() if (values := _values(memories, key))}
+    amounts_of = {what: rank_memory(info, key) for key, what in _HELD.items()}
+    held = {what: values for what, values in amounts_of.items() if values}
     clauses = []
+    each = "Each rank holds" if any(len(values) > 1 for values in held.values()) else "The rank holds"
     if held:
         several = any(min(values) < max(values) for values in held.values())
-        who = "A rank holds up to" if several else "Each rank holds" if len(memories) > 1 else "The rank holds"
+        who = "A rank holds up to" if several else each
         amounts = [f"{byte_size(max(values)) if max(values) else '0 B'} {what}" for what, values in held.items()]
         clauses.append(f"{who} {', '.join(amounts[:-1])} and {amounts[-1]}" if amounts[1:] else f"{who} {amounts[0]}")
-    if peaks := _values(memories, "peak_allocated_bytes"):
+    if peaks := rank_memory(info, "peak_allocated_bytes"):
         clauses.append(f"GPU memory peaked at {byte_size(max(peaks))}")
-    elif peaks := _values(memories, "peak_process_bytes"):
+    elif peaks := rank_memory(info, "peak_process_bytes"):
         clauses.append(f"a process used up to {byte_size(max(peaks))}, including Python and torch")
     return f"Memory: {'; '.join(clauses)}." if clauses else ""
 
@@ -105,10 +106,6 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
 
 def _signed(fraction: float) -> str:
     return f"+{share(fraction)}" if fraction >= 0 else f"{MINUS}{share(-fraction)}"
-
-
-def _values(memories: Sequence[Mapping[str, Any]], key: str) -> list[int]:
-    return [value for memory in memories if type(value := memory.get(key)) is int and value >= 0]
 
 
 MAX_LAYERS = 8

@@ -56,7 +56,7 @@ def unlabeled_actions(timelines: Sequence[Timeline]) -> dict[int, Actions]:
 
     All ranks of a pipeline have to be recorded, with one stage each, and as many micro-batches in each step.
     """
-    parts = {place: part for place, one in enumerate(timelines) if (part := _part_of(one)) is not None}
+    parts = {place: part for place, part in enumerate(map(_part_of, timelines)) if part is not None}
     by_rank = {timelines[place].rank: place for place in parts}
     found = {}
     for first in (place for place, part in parts.items() if part.before == _NONE):

@@ -355,15 +355,13 @@ def expert_loads(metadata: Mapping[str, Any]) -> tuple[ExpertLoad, ...]:
         metadata: the contents of run.json, which may be malformed.
     """
     dropped = _by_layer(metadata, "expert_dropped")
-    return tuple(
-        ExpertLoad(
-            layer,
-            tuple(count / whole for count in counts),
-            sum(dropped[layer]) / whole if layer in dropped else None,
-        )
-        for layer, counts in sorted(_by_layer(metadata, "expert_load").items())
-        if (whole := sum(counts)) > 0
-    )
+    loads = []
+    for layer, counts in sorted(_by_layer(metadata, "expert_load").items()):
+        whole = sum(counts)
+        if whole > 0:
+            lost = sum(dropped[layer]) / whole if layer in dropped else None
+            loads.append(ExpertLoad(layer, tuple(count / whole for count in counts), lost))
+    return tuple(loads)
 
 
 def _by_layer(metadata: Mapping[str, Any], key: str) -> dict[int, list[int]]:

@@ -166,7 +166,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     def named(self) -> dict[str, Any]:
         """Return the parts that the model's name stands for."""
         row = MODELS.get(self.model or "", {})
-        return {name: int(text) if text.isdigit() else text for name in _NAMED if (text := row.get(name))}
+        return {name: int(row[name]) if row[name].isdigit() else row[name] for name in _NAMED if row.get(name)}
 
     def check(self) -> None:
         """Refuse names that are not known, numbers out of range, and a model without a size.

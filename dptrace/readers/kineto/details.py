@@ -197,15 +197,12 @@ class MemoryColumns(Columns):
 
     def _take(self, count: int, unknown_phase: int, complete: list[CompleteEvent]) -> None:
         events: list[CompleteEvent | Instant] = [*complete]
-        instants = [event for event in events if isinstance(event, Instant)]
-        readable = [
-            (event, args)
-            for event in instants
-            if event.name in (_ALLOCATION, _FAILED) and event.ts is not None and (args := _args(event)) is not None
-        ]
+        memory = [event for event in events if isinstance(event, Instant) and event.name in (_ALLOCATION, _FAILED)]
+        dated = [(event, _args(event)) for event in memory if event.ts is not None]
+        readable = [(event, args) for event, args in dated if args is not None]
         part = self._columns(readable)
         super()._take(count, unknown_phase, [event for event in events if isinstance(event, CompleteEvent)])
-        self._unreadable += sum(event.name in (_ALLOCATION, _FAILED) for event in instants) - len(readable)
+        self._unreadable += len(memory) - len(readable)
         self._parts.append(part)
 
     def _columns(self, readable: list[tuple[Instant, tuple[int, ...]]]) -> tuple[NDArray[Any], ...]:

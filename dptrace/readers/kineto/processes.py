@@ -207,7 +207,7 @@ def _split(source: Source, columns: _ProcessColumns, info: Mapping[str, Any]) ->
         return dict(zip(texts, np.bincount(pid[code == category], minlength=len(texts)).tolist(), strict=True))
 
     hosts = np.array([columns.pids[text] for text in busy_processes(counted)])
-    labels = {number: label for number, text in enumerate(texts) if (label := _label(text, columns))}
+    labels = {number: label for number, label in enumerate(_label(text, columns) for text in texts) if label}
     labelled = all(host in labels for host in hosts.tolist())
     name_of = labels if labelled else {host: texts[host] for host in hosts.tolist()}
     first = hosts[np.argsort([int(((pid == host) & (code != SPAN)).argmax()) for host in hosts.tolist()])]

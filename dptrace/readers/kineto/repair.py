@@ -94,5 +94,6 @@ def split_events(text: bytes) -> list[bytes]:
 def recover_metadata_fields(around: bytes) -> tuple[int | None, dict[str, int]]:
     """Find the clock's base, the rank and the world size in metadata that can't be decoded."""
     base = _BASE.search(around)
-    rank_info = {found[1].decode(): int(found[2]) for sign in _METADATA if (found := sign.search(around))}
+    signs = (sign.search(around) for sign in _METADATA)
+    rank_info = {found[1].decode(): int(found[2]) for found in signs if found}
     return int(base[1]) if base else None, rank_info

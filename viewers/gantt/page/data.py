@@ -17,7 +17,7 @@ from dptrace.core.intervals import Int64, unique
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.notable_ranks import MANY, notable_ranks, ranks_first
 from dptrace.run.run import Run
-from dptrace.timeline.model import UNKNOWN, Collective, Kind, Timeline
+from dptrace.timeline.model import UNKNOWN, Collective, Kind
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.charts import sample_levels
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Axis, Chart, Lane, Role, cause_category
@@ -342,14 +342,11 @@ def memory_lanes(run: Run, chart: Chart) -> dict[str, dict[str, Any]]:
     for track in sorted(tracks[:MOST_TRACKS]):
         timeline = run.timelines[track]
         use = run.read_again(timeline, MEMORY)
-        parts = [(part, device) for part in (use.parts if use else ()) if (device := _device_of(timeline, part))]
+        every = ((part, device) for part in (use.parts if use else ()) for device in part.devices)
+        parts = [(part, device) for part, device in every if device.device == timeline.device]
         if parts:
             found[str(track)] = _lane(parts, chart.axes[track])
     return found
-
-
-def _device_of(timeline: Timeline, use: MemoryUse) -> DeviceMemory | None:
-    return next((device for device in use.devices if device.device == timeline.device), None)
 
 
 def _lane(parts: Sequence[tuple[MemoryUse, DeviceMemory]], axis: Axis) -> dict[str, Any]:
