@@ -28,18 +28,8 @@ RUN_FRAMES = (
 )
 FRAMES_OF_GPUS = ("compute_findings",)
 COMPARISON_FRAMES = "figures", "ranks", "collectives", "kernels"
-KINDS = {
-    "int": "i",
-    "Int64": "i",
-    "float": "f",
-    "bool": "b",
-    "str": "OTU",
-    "string": "O",
-    "None": "fO",
-    "tuple": "O",
-    "dict": "O",
-    "list": "O",
-}
+KINDS = {"int": "i", "Int64": "i", "float": "f", "bool": "b", "str": "OTU", "string": "O", "None": "fO"}
+KINDS |= dict.fromkeys(("tuple", "dict", "list"), "O")
 """The kinds of NumPy dtypes that each documented type may have; a missing number makes a column float."""
 
 
@@ -82,27 +72,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return [*recorded, remembered, run_of(gpipe(2, 4), 10, 20)]
 
 
-@pytest.mark.parametrize("name", RUN_FRAMES)
-def test_a_runs_frames_are_documented(name: str, runs: list[Run]) -> None:
+def test_a_runs_frames_are_documented(runs: list[Run], tmp_path: Path) -> None:
     """Each column of each table of a run, with its dtype and unit; also of a table without rows."""
-    check(getattr(Run, name), [getattr(run, name)() for run in runs])
-
-
-@pytest.mark.parametrize("name", FRAMES_OF_GPUS)
-def test_the_frames_of_gpus_are_documented(name: str, tmp_path: Path) -> None:
-    """Those that have no rows on a CPU."""
+    for name in RUN_FRAMES:
+        check(getattr(Run, name), [getattr(run, name)() for run in runs])
+    # Those that have no rows on a CPU.
     file = ComputeFile().step().copy("Memcpy HtoD (Pageable -> Device)", 200).kernel("aten::mm", "gemm", 50)
     file.file.write(tmp_path / "rank0.json")
-    check(getattr(Run, name), [getattr(dptrace.open(tmp_path), name)()])
+    for name in FRAMES_OF_GPUS:
+        check(getattr(Run, name), [getattr(dptrace.open(tmp_path), name)()])
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", COMPARISON_FRAMES)
-def test_a_comparisons_frames_are_documented(name: str, runs: list[Run]) -> None:
+def test_a_comparisons_frames_are_documented(runs: list[Run]) -> None:
     """Each column of each table of a comparison, with its dtype and unit."""
     interleaved, naive, single, *_ = runs
     compared = [dptrace.compare(naive, interleaved), dptrace.compare(single, single)]
-    check(getattr(Comparison, name), [getattr(comparison, name)() for comparison in compared])
+    for name in COMPARISON_FRAMES:
+        check(getattr(Comparison, name), [getattr(comparison, name)() for comparison in compared])
 
 
 def test_the_page_on_json_has_the_columns_as_declared() -> None:

@@ -30,19 +30,24 @@ from tests.support.builders import TimelineBuilder
 from tests.support.jobs import LENGTHS, job, run_of
 
 
-def named(found: Comparison) -> dict[str, float]:
-    """Return the changes beyond noise, in percent of A."""
-    return {change.name: change.delta_percent or 0 for change in found.changes if change.beyond}
-
-
 def several(seeds: range, scale: float = 1.0, wander: float = 0.0) -> list[Run]:
     """Make recordings of one job on a machine whose speed changes from recording to recording."""
     draw = np.random.default_rng(seeds.start)
-    runs = []
-    for seed in seeds:
-        speed = scale * (1 + wander * draw.standard_normal())
-        runs.append(job(seed=seed, path=f"runs/{seed}", factors=dict.fromkeys(LENGTHS, speed)))
-    return runs
+    speeds = [scale * (1 + wander * draw.standard_normal()) for _ in seeds]
+    return [
+        job(seed=seed, path=f"runs/{seed}", factors=dict.fromkeys(LENGTHS, speed))
+        for seed, speed in zip(seeds, speeds, strict=True)
+    ]
+
+
+def some_ranks(run: Run, first: int, end: int) -> Run:
+    """Leave out the traces of the others."""
+    return dataclasses.replace(run, timelines=run.timelines[first:end], devices=())
+
+
+def moved(found: Comparison) -> set[str]:
+    """Return the names of the changes beyond noise."""
+    return {change.name for change in found.changes if change.beyond}
 
 
 @pytest.mark.heavy
@@ -52,7 +57,7 @@ def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
     found = compare(a, b)
 
     assert compare(a[0], b[0]).change("wall_ns").beyond
-    assert {} == named(found)
+    assert set() == moved(found)
     assert found.several
     assert (3, 3) == (len(found.before), len(found.after))
     assert "cannot tell" == found.change("wall_ns").verdict
@@ -110,9 +115,8 @@ def test_a_longer_transfer_is_named_apart_from_waiting() -> None:
 
 def test_what_lacks_a_rank_has_no_transfer() -> None:
     """One rank's trace of a job of two: nothing shows how long it waited."""
-    a, b = (job(seed=seed, world_size=2) for seed in (0, 1))
-    one_rank = [dataclasses.replace(run, timelines=run.timelines[:1], devices=()) for run in (a, b)]
-    found = compare(one_rank[0], one_rank[1])
+    a, b = (some_ranks(job(seed=seed, world_size=2), 0, 1) for seed in (0, 1))
+    found = compare(a, b)
 
     assert () == found.wait_and_transfer
     assert {None} == {row.transfer for row in found.collective_changes}
@@ -122,13 +126,10 @@ def test_what_lacks_a_rank_has_no_transfer() -> None:
 @pytest.mark.parametrize("swapped", [False, True])
 def test_unknown_transfers_of_one_side_are_not_zero(swapped: bool) -> None:
     """All ranks' all-gathers against one rank's all-reduces: nothing shows how long the latter transferred."""
-    whole = job()
     gathers = [
-        replace(t, collectives=tuple(replace(c, kind="all_gather") for c in t.collectives)) for t in whole.timelines
+        replace(t, collectives=tuple(replace(c, kind="all_gather") for c in t.collectives)) for t in job().timelines
     ]
-    one_of_two = job(seed=1, world_size=2)
-    one_of_two = dataclasses.replace(one_of_two, timelines=one_of_two.timelines[:1], devices=())
-    pair = run_of(gathers), one_of_two
+    pair = run_of(gathers), some_ranks(job(seed=1, world_size=2), 0, 1)
     found = compare(*(pair[::-1] if swapped else pair))
 
     assert () == found.wait_and_transfer
@@ -157,10 +158,9 @@ def test_differences_and_notes_name_the_recordings_they_are_on() -> None:
 def test_recordings_of_one_side_share_ranks() -> None:
     """Rank 0 of one recording and rank 1 of another are no side."""
     a, b = job(), job(seed=1)
-    first, second = (dataclasses.replace(a, timelines=a.timelines[k : k + 1], devices=()) for k in (0, 1))
 
     with pytest.raises(DptraceError, match="share a rank"):
-        compare([first, second], b)
+        compare([some_ranks(a, 0, 1), some_ranks(a, 1, 2)], b)
 
 
 @pytest.mark.heavy
@@ -169,16 +169,13 @@ def test_recordings_of_one_side_share_ranks() -> None:
 def test_no_row_moves_under_a_headline_without_a_difference(seed: int, factor: float) -> None:
     """Every figure beyond noise is behind the headline; without any, no rank, kernel or collective is."""
     found = compare(job(seed=seed), job(seed=seed + 10, factors={"backward": factor}))
-    moved = [change for change in (*found.changes, *found.wait_and_transfer) if change.beyond]
-    rows = [
-        *(change for _, changes in found.by_rank for change in changes),
-        *(row.time for row in found.kernel_changes),
-    ]
+    moves = any(change.beyond for change in (*found.changes, *found.wait_and_transfer))
+    rows = [change for _, changes in found.by_rank for change in changes] + [row.time for row in found.kernel_changes]
     rows += [change for row in found.collective_changes for change in (row.exposed, row.overlapped, row.duration)]
     calm = found.summary().startswith(("No difference", "Cannot tell whether the step time differs (B"))
 
-    assert calm == (not moved) or "but its parts differ" in found.summary()
-    assert moved or not any(row.beyond for row in rows)
+    assert calm == (not moves) or "but its parts differ" in found.summary()
+    assert moves or not any(row.beyond for row in rows)
 
 
 # How two recordings differ in setup.
@@ -189,53 +186,37 @@ def info(**changed: Any) -> dict[str, Any]:
     return {"mode": "naive", "model": "small", "options": options, "versions": {"torch": "2.9"}, **changed}
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
+def test_what_run_json_shows_is_reported() -> None:
+    """One sentence for each difference; what is strange does no harm: it is somebody's file."""
+    for changed, words in (
         ({"mode": "ddp"}, "Mode: A naive, B ddp."),
         ({"model": "large"}, "Model: A small, B large."),
         ({"options": {"batch_size": 512}}, "Option batch size: A 256, B 512."),
         ({"versions": {"torch": "2.10"}}, "Version of torch: A 2.9, B 2.10."),
-    ],
-)
-def test_what_run_json_shows_is_reported(changed: dict[str, Any], words: str) -> None:
-    """One sentence for each difference."""
-    assert [words] == differences(job(metadata=info()), job(metadata=info(**changed)), [(0, 0), (1, 0)])
-
-
-@pytest.mark.parametrize("strange", [[], "x", None, {"torch": {"a": 1}}, {1: 2}])
-def test_a_strange_run_json_does_no_harm(strange: object) -> None:
-    """It is somebody's file."""
-    odd = dict.fromkeys(info(), strange)
-
-    assert isinstance(differences(job(metadata=odd), job(metadata=info()), None), list)
+    ):
+        assert [words] == differences(job(metadata=info()), job(metadata=info(**changed)), [(0, 0), (1, 0)])
+    strange: tuple[object, ...] = ([], "x", None, {"torch": {"a": 1}}, {1: 2})
+    for value in strange:
+        odd = dict.fromkeys(info(), value)
+        assert isinstance(differences(job(metadata=odd), job(metadata=info()), None), list)
 
 
 def test_world_sizes_ranks_and_devices_are_reported() -> None:
-    """World size, ranks that one lacks, no rank in common, CPU against GPU."""
-    a = job(ranks=4)
-    few = dataclasses.replace(a, timelines=a.timelines[:2], devices=())
-    cpu = run_of([replace(t, device=-1, device_name="CPU") for t in a.timelines])
+    """World size, ranks that one lacks, no rank in common, CPU against GPU; nothing of means where runs are drawn."""
+    a = job(ranks=4, metadata=info())
+    few, others = some_ranks(a, 0, 2), some_ranks(a, 2, 4)
+    cpu = run_of([replace(t, device=-1, device_name="CPU") for t in a.timelines], metadata=info())
 
     assert "A had 4 ranks, B 2" in differences(a, job(ranks=2), None)[0]
     assert "A had 1 rank, B 2" in differences(job(ranks=1), job(ranks=2), None)[0]
     assert "2 of 4 ranks" in differences(a, few, [(0, 0), (1, 0)])[0]
-    assert (
-        "no rank in common" in differences(few, dataclasses.replace(a, timelines=a.timelines[2:], devices=()), None)[0]
-    )
+    assert "no rank in common" in differences(few, others, None)[0]
     assert ["A shows operators on CPUs", "Device: A CPU, B NVIDIA H100."] == [
         text.partition(", B kernels")[0] for text in differences(cpu, a, [(rank, 0) for rank in range(4)])
     ]
-
-
-def test_what_is_drawn_beside_each_other_shows_ranks_that_are_missing() -> None:
-    """Missing ranks, world sizes and models are listed, but not means, since each run is drawn as it is."""
-    a = job(ranks=4, metadata=info())
-    few = dataclasses.replace(a, timelines=a.timelines[:1], devices=())
-
     assert [] == drawn_differences(a, a)
     (note,) = drawn_differences(a, few)
-    assert "B: 1 of 4 ranks" in note
+    assert "B: 2 of 4 ranks" in note
     other = job(ranks=2, metadata=info(model="large"))
     assert ["A had 4 ranks, B 2.", "Model: A small, B large."] == drawn_differences(a, other)
 
@@ -328,10 +309,6 @@ def test_names_are_compared_without_what_compilers_spell_differently() -> None:
 # Steps are compared with those that do the same.
 
 
-def step_kind_named(found: Comparison) -> list[str]:
-    return [change.name for change in found.changes if change.beyond]
-
-
 def half(timeline: Timeline, odd: int) -> Timeline:
     """Keep every second step, without the gaps."""
     bounds: list[int] = [0]
@@ -380,8 +357,7 @@ def test_alternating_steps_are_compared_with_their_like() -> None:
     assert found.change("exposed_comm_ns").beyond
     assert 2 == len(found.kinds)
     without, with_optimizer = sorted(found.kinds, key=lambda kind: "with optimizer" in kind.kind)
-    moved = {change.name for change in with_optimizer.changes if change.beyond}
-    assert "exposed_comm_ns" in moved
+    assert "exposed_comm_ns" in {change.name for change in with_optimizer.changes if change.beyond}
     assert not any(change.beyond for change in without.changes)
     assert (6, 6) == (without.a_steps, without.b_steps)
     assert found.change("exposed_comm_ns").delta == pytest.approx(2.5e6, rel=0.2)
@@ -391,7 +367,7 @@ def test_another_mix_of_kinds_is_no_difference() -> None:
     """A has one more of the longer steps, B one more of the shorter ones."""
     found = compare(alternating(steps=9, start=1), alternating(steps=9, seed=1))
 
-    assert [] == step_kind_named(found)
+    assert set() == moved(found)
     assert abs(found.change("wall_ns").delta) < 0.5e6
 
 
@@ -402,28 +378,19 @@ def test_a_kind_that_one_side_lacks_is_no_figure() -> None:
     found = compare(both, only_short)
 
     assert 6 == len(found.a.steps)
-    assert [] == step_kind_named(found)
+    assert set() == moved(found)
     assert any("only in A" in note and "6 steps" in note for note in found.notes)
 
 
 def test_sides_without_a_common_kind_cannot_be_compared() -> None:
-    """However large the difference."""
-    run = alternating()
-    found = compare(halves_of(run, 0), halves_of(run, 1))
+    """However large the difference; one step of the kind that B has is too few, and its others are no substitute."""
+    run = alternating(steps=20)
+    found, few = (compare(a, halves_of(run, 1)) for a in (halves_of(run, 0), run.select(steps=(0, 1))))
 
-    assert [] == step_kind_named(found)
+    assert set() == moved(found) == moved(few)
     assert found.summary().startswith("Cannot tell")
     assert "only B's run the optimizer" in found.summary()
-
-
-def test_too_few_steps_of_a_kind_cannot_be_compared() -> None:
-    """A has one step of the kind that B has: its other steps are no substitute."""
-    run = alternating(steps=20)
-    two = run.select(steps=(0, 1))
-    found = compare(two, halves_of(run, 1))
-
-    assert [] == step_kind_named(found)
-    assert "too few steps of any kind" in found.summary()
+    assert "too few steps of any kind" in few.summary()
 
 
 def test_a_step_of_three_is_not_left_out() -> None:
@@ -435,10 +402,10 @@ def test_a_step_of_three_is_not_left_out() -> None:
     found = compare(few, slow)
 
     assert (3, 3) == (len(found.a.steps), len(found.b.steps))
-    assert "wall_ns" in step_kind_named(found)
+    assert "wall_ns" in moved(found)
     assert "slower per step" in found.summary()
     assert any("too few steps of any kind" in note for note in found.notes)
-    assert [] == step_kind_named(compare(few, alike))
+    assert set() == moved(compare(few, alike))
     assert "too few steps of any kind" in compare(few, alike).summary()
 
 
@@ -446,19 +413,16 @@ def halves_of(run: Run, odd: int) -> Run:
     return run_of([half(timeline, odd) for timeline in run.timelines])
 
 
-@pytest.mark.parametrize(
-    ("walls", "longer"),
-    [
-        pytest.param([10, 20, 10.1, 20.2, 9.9, 20.1, 10, 19.9], "01010101", id="every second step"),
-        pytest.param([10, 20, 10.1, 10.2, 9.9, 10.1, 10, 9.9], None, id="one longer step"),
-        pytest.param([10, 10.1, 9.9, 10, 20, 20.1, 19.9, 20], None, id="a change in the middle"),
-        pytest.param([10, 12, 14, 16, 11, 13, 15, 17], None, id="all lengths"),
-        pytest.param([10, 10, 10, 10, 10, 10], None, id="one length"),
-        pytest.param([10, 20, 10, 20], None, id="too few"),
-    ],
-)
-def test_two_lengths_are_kinds_where_they_alternate(walls: list[float], longer: str | None) -> None:
+def test_two_lengths_are_kinds_where_they_alternate() -> None:
     """Not where the machine changed its speed once, nor where lengths are spread."""
-    found = two_lengths(np.array(walls, np.float64))
-
-    assert longer == (None if found is None else "".join(str(int(one)) for one in found))
+    found = two_lengths(np.array([10, 20, 10.1, 20.2, 9.9, 20.1, 10, 19.9]))
+    assert found is not None
+    assert [0, 1] * 4 == found.tolist()
+    for walls in (
+        [10, 20, 10.1, 10.2, 9.9, 10.1, 10, 9.9],  # one longer step
+        [10, 10.1, 9.9, 10, 20, 20.1, 19.9, 20],  # a change in the middle
+        [10, 12, 14, 16, 11, 13, 15, 17],  # all lengths
+        [10, 10, 10, 10, 10, 10],  # one length
+        [10, 20, 10, 20],  # too few
+    ):
+        assert two_lengths(np.array(walls, np.float64)) is None

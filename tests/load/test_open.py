@@ -41,26 +41,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("rank", "world_size", "end"), [(0, 2, "rank 1."), (5, 10**9, "ranks 0, 1, 2, 3, 4, 6, 7, 8 and 999,999,991 more.")]
-)
-def test_missing_ranks_are_reported(rank: int, world_size: int, end: str, tmp_path: Path) -> None:
+def test_missing_ranks_are_reported(tmp_path: Path) -> None:
     """Some are listed; those of a billion are counted and cost nothing."""
-    training_step(KinetoFile(rank=rank, world_size=world_size), 1, 0).write(tmp_path / "t.json")
+    few, many = (training_step(KinetoFile(rank=r, world_size=n), 1, 0) for r, n in ((0, 2), (5, 10**9)))
 
-    (note,) = dptrace.open(tmp_path / "t.json").notes
+    (few_note,) = dptrace.open(few.write(tmp_path / "few.json")).notes
+    (many_note,) = dptrace.open(many.write(tmp_path / "many.json")).notes
 
-    assert note.endswith(end)
+    assert few_note.endswith("rank 1.")
+    assert many_note.endswith("ranks 0, 1, 2, 3, 4, 6, 7, 8 and 999,999,991 more.")
 
 
-@pytest.mark.parametrize(("uuids", "named"), [(["A", "A"], "0, 1"), (["A", "B"], ""), ([None, None], ""), ([7, 7], "")])
-def test_ranks_on_one_gpu_are_named(uuids: list[object], named: str, folder: Path) -> None:
+def test_ranks_on_one_gpu_are_named(folder: Path) -> None:
     """By the UUIDs in run.json; those that are unknown say nothing."""
-    entries = [{"rank": rank, "device_uuid": uuid} for rank, uuid in enumerate(uuids)]
-    (folder / "run.json").write_text(json.dumps({"ranks": entries}))
-
-    notes = [note for note in dptrace.open(folder).notes if "one GPU" in note]
-    assert ([f"Ranks {named}"] if named else []) == [note.partition(" share")[0] for note in notes]
+    for uuids, named in ((["A", "A"], ["Ranks 0, 1"]), (["A", "B"], []), ([None, None], []), ([7, 7], [])):
+        entries = [{"rank": rank, "device_uuid": uuid} for rank, uuid in enumerate(uuids)]
+        (folder / "run.json").write_text(json.dumps({"ranks": entries}))
+        notes = [note for note in dptrace.open(folder).notes if "one GPU" in note]
+        assert named == [note.partition(" share")[0] for note in notes]
 
 
 def test_a_copied_file_is_no_further_rank(tmp_path: Path) -> None:
@@ -154,16 +152,15 @@ def test_files_of_different_jobs_are_reported(tmp_path: Path) -> None:
     assert any("Rank 2 is outside world size 2" in note for note in dptrace.open(tmp_path).notes)
 
 
-@pytest.mark.parametrize("figures_only", [False, True])
-def test_a_pattern_that_fits_no_kernel_is_a_note(folder: Path, figures_only: bool) -> None:
+def test_a_pattern_that_fits_no_kernel_is_a_note(folder: Path) -> None:
     """Else a misspelled pattern would look as if there were no such communication."""
     for rank in (0, 1):
         file = training_step(KinetoFile(rank=rank, world_size=2), 4, 0).kernel("MyExchange<float>", 90, 95, None)
         file.write(folder / f"r{rank}.json.gz")
 
-    run = dptrace.open(str(folder), comm_patterns=("myexchange", "MyExchnage"), figures_only=figures_only)
-
-    assert ["--comm-pattern 'MyExchnage' fits no kernel."] == [note for note in run.notes if "pattern" in note]
+    for figures_only in (False, True):
+        run = dptrace.open(str(folder), comm_patterns=("myexchange", "MyExchnage"), figures_only=figures_only)
+        assert ["--comm-pattern 'MyExchnage' fits no kernel."] == [note for note in run.notes if "pattern" in note]
 
 
 # Reading all files of a run in parallel.
@@ -218,17 +215,12 @@ def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.
 def test_a_second_look_at_many_ranks_takes_the_memory_of_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the cache, a further rank takes less than three times its entry, however many ranks its groups list."""
     monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "cache"))
-    world, listed = 2048, str(list(range(2048)))
+    world = 2048
+    about: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": 1000, "dtype": "Float"}
+    about |= {"Process Group Name": "0", "Group size": world, "Process Group Ranks": str(list(range(world)))}
     for rank in range(8):
         file = KinetoFile(rank=rank, world_size=world)
         for step in range(20):
-            about: dict[str, Any] = {
-                "Collective name": "allreduce",
-                "In msg nelems": 1000,
-                "dtype": "Float",
-                "Process Group Name": "0",
-            }
-            about |= {"Group size": world, "Process Group Ranks": listed}
             at = 100 * step
             training_step(file, step, at).kernel("ncclDevKernel_AllReduce_Sum_f32", at + 91, at + 95, at + 50, **about)
         file.write(tmp_path / f"{rank}.json.gz")
@@ -275,25 +267,14 @@ def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: py
     assert 2 == found.rank
 
 
-# Which runs are small enough for a second reading.
-
-
-def file_of(folder: Path, name: str, size: int) -> Source:
-    """Write a file of a size."""
-    path = folder / name
-    with path.open("wb") as file:
-        file.truncate(size)
-    return Source(str(path))
-
-
 # The options for reading a run.
 
 
-@pytest.mark.parametrize("choices", [{"jobs": 0}, {"jobs": -2}, {"dask": "local", "jobs": 2}])
-def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
+def test_what_makes_no_sense_is_refused() -> None:
     """At least one process must read, and a cluster has its own number of them."""
-    with pytest.raises(UsageError):
-        ReadOptions(**choices)  # type: ignore[arg-type]
+    for choices in ({"jobs": 0}, {"jobs": -2}, {"dask": "local", "jobs": 2}):
+        with pytest.raises(UsageError):
+            ReadOptions(**choices)
     assert "local" == ReadOptions(dask="local").dask
 
 

@@ -52,23 +52,16 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize(("window", "steps"), [(1, 4), (2, 3)])
-def test_a_window_is_chosen_by_its_number(folder: Path, window: int, steps: int) -> None:
-    """In the order of their times, on all ranks."""
-    run = dptrace.open(folder, window=window, cache=False)
+def test_a_window_is_chosen_by_its_number(folder: Path) -> None:
+    """In the order of their times, on all ranks; rank 1 then lacks the first, and wrote its other a second late."""
+    runs = [dptrace.open(folder, window=window, cache=False) for window in (1, 2)]
+    assert [(0, 1, 2, 3)] * 2 == [run.ranks for run in runs]
+    assert [{4}, {3}] == [{len(timeline.windows) for timeline in run.timelines} for run in runs]
 
-    assert (0, 1, 2, 3) == run.ranks
-    assert {steps} == {len(timeline.windows) for timeline in run.timelines}
-
-
-def test_a_process_that_lacks_a_window_has_its_others_in_their_times(folder: Path) -> None:
-    """Rank 1 has the second window alone, written a second later than that of the others."""
     first, second = sorted(folder.glob("*_4001.*"))
     first.unlink()
     second.rename(folder / second.name.replace(str(TIMES[1]), str(TIMES[1] + 10**9)))
-
-    assert (0, 2, 3) == dptrace.open(folder, window=1, cache=False).ranks
-    assert (0, 1, 2, 3) == dptrace.open(folder, window=2, cache=False).ranks
+    assert [(0, 2, 3), (0, 1, 2, 3)] == [dptrace.open(folder, window=n, cache=False).ranks for n in (1, 2)]
 
 
 def test_a_history_has_a_run_for_each_window(folder: Path) -> None:
@@ -95,20 +88,14 @@ def test_holistic_trace_analysis_asks_for_a_window(folder: Path) -> None:
         assert "1 to " in done.output
 
 
-@pytest.mark.parametrize("window", ["1", 1.0, True])
-def test_a_window_is_an_integer(series: Path, window: object) -> None:
-    """In Python, where no option parses it."""
-    with pytest.raises(UsageError, match="integer"):
-        dptrace.open(series, window=window)  # type: ignore[arg-type]
-
-
 def test_a_window_that_is_not_there_is_wrong_use_before_any_is_read(folder: Path) -> None:
-    """The message says which there are; files that are no traces are not looked at."""
+    """The message says which there are, and for Python that it is an integer; what is no trace is not looked at."""
     for file in folder.iterdir():
         file.write_text("{")
 
-    with pytest.raises(UsageError, match="1 to 2"):
-        dptrace.open(folder, window=3, cache=False)
+    for window, said in ((3, "1 to 2"), ("1", "integer"), (1.0, "integer"), (True, "integer")):
+        with pytest.raises(UsageError, match=said):
+            dptrace.open(folder, window=window, cache=False)  # type: ignore[arg-type]
 
 
 # All windows as one run.
@@ -118,10 +105,10 @@ LENGTHS, GAP_NS = (4, 3, 5), 5 * 10**9
 HANDLER = "{host}.{time}.pt.trace.json"
 
 
-def write_windows(folder: Path, name: str = HANDLER, numbered: bool = True) -> Path:
-    """Write the windows of four ranks, of which rank 1 has slow kernels; numbers of steps go on, or begin again."""
-    folder.mkdir()
-    first = 0
+@cache
+def windows_of(numbered: bool) -> list[tuple[int, int, int, str, str]]:
+    """Return time, rank, first step, host and text of each window of four ranks; numbers go on, or begin again."""
+    found, first = [], 0
     for number, steps in enumerate(LENGTHS):
         for rank, (host, text) in enumerate(ranks_of(steps - 1)):
             trace = json.loads(text)
@@ -129,11 +116,17 @@ def write_windows(folder: Path, name: str = HANDLER, numbered: bool = True) -> P
             for event in trace["traceEvents"]:
                 if event["name"].startswith("ProfilerStep#"):
                     event["name"] = f"ProfilerStep#{int(event['name'][13:]) + first}"
-            time = TIMES[0] + number * GAP_NS
-            place = folder / name.format(host=host, time=time, rank=rank, step=first + 8)
-            place.parent.mkdir(exist_ok=True)
-            place.write_text(json.dumps(trace))
+            found.append((TIMES[0] + number * GAP_NS, rank, first + 8, host, json.dumps(trace)))
         first += steps + 4 if numbered else 0
+    return found
+
+
+def write_windows(folder: Path, name: str = HANDLER, numbered: bool = True) -> Path:
+    """Write the windows of four ranks, of which rank 1 has slow kernels."""
+    for time, rank, step, host, text in windows_of(numbered):
+        place = folder / name.format(host=host, time=time, rank=rank, step=step)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
     return folder
 
 
@@ -155,19 +148,13 @@ def single(series: Path) -> list[dptrace.Run]:
     return [dptrace.open(series, window=number, cache=False) for number in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("table", ["steps", "idle_causes", "collectives", "kernels"])
-def test_all_windows_are_one_run_with_the_figures_of_each(
-    whole: dptrace.Run, single: list[dptrace.Run], table: str
-) -> None:
+def test_all_windows_are_one_run_with_the_figures_of_each(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
     """Every step of every rank, its collectives and its kernels are as in the run of its window alone."""
-    expected = pd.concat([getattr(run, table)() for run in single])
-    keys = [key for key in ("rank", "step", "start_ns", "end_ns", "lane", "name") if key in expected]
-
-    found, expected = (
-        frame.sort_values(keys, kind="stable").reset_index(drop=True) for frame in (getattr(whole, table)(), expected)
-    )
-
-    pd.testing.assert_frame_equal(expected, found)
+    for table in ("steps", "idle_causes", "collectives", "kernels"):
+        found, expected = getattr(whole, table)(), pd.concat([getattr(run, table)() for run in single])
+        keys = [key for key in ("rank", "step", "start_ns", "end_ns", "lane", "name") if key in expected]
+        found, expected = (frame.sort_values(keys, kind="stable").reset_index(drop=True) for frame in (found, expected))
+        pd.testing.assert_frame_equal(expected, found)
 
 
 def test_whatever_says_when_a_host_did_something_is_of_all_windows(single: list[dptrace.Run]) -> None:
@@ -290,14 +277,13 @@ def test_pictures_have_all_steps_with_little_between_windows(whole: dptrace.Run,
 
 @pytest.mark.parametrize("name", ["iteration_{step}/rank{rank}_trace.json", "trace_rank{rank}_step{step}.json"])
 def test_windows_are_found_by_rank_and_time_where_names_order_otherwise(
-    tmp_path: Path, single: list[dptrace.Run], name: str
+    tmp_path: Path, whole: dptrace.Run, single: list[dptrace.Run], name: str
 ) -> None:
     """step 16 sorts before step 8; the first bytes of the files say when each begins."""
     folder = write_windows(tmp_path / "windows", name)
 
-    assert 12 * 4 == len(dptrace.open(folder, cache=False).steps())
-    for number, run in enumerate(single, 1):
-        assert run.steps().step.tolist() == dptrace.open(folder, window=number, cache=False).steps().step.tolist()
+    for window, run in ((None, whole), (1, single[0])):
+        assert run.steps().step.tolist() == dptrace.open(folder, window=window, cache=False).steps().step.tolist()
 
 
 def test_steps_whose_numbers_begin_again_are_no_one_run(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,27 +55,23 @@ def test_a_run_has_several_names(folder: Path) -> None:
         assert files == find([name, *[str(files[0].address)] * ("*" in name)]).files
 
 
-ZIPPED = "rank1.zip"
-
-
-@pytest.mark.parametrize(
-    "name", ["rank1.JSON", "rank1.json.GZ", "rank1.pftrace", ZIPPED, "sub/rank1.json", "sub/deeper/worker_1.json"]
-)
-@pytest.mark.parametrize("first", ["rank0.json", "host1/rank0.json"])
-def test_ranks_in_other_formats_and_folders_are_of_the_run(first: str, name: str, tmp_path: Path) -> None:
+def test_ranks_in_other_formats_and_folders_are_of_the_run(tmp_path: Path) -> None:
     """A rank that the files of the first kind lack is read, whatever its format, case and folder."""
-    for path in (tmp_path / first, tmp_path / name):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        KinetoFile().op("a", 1, 2).write(path)
-    if name == ZIPPED:
-        (tmp_path / name).unlink()
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            archive.writestr("rank1.json", KinetoFile().text())
+    files = ["rank1.JSON", "rank1.json.GZ", "rank1.pftrace", "rank1.zip", "sub/rank1.json", "sub/deeper/worker_1.json"]
+    for number, (first, name) in enumerate(product(("rank0.json", "host1/rank0.json"), files)):
+        folder = tmp_path / str(number)
+        for path in (folder / first, folder / name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(KinetoFile().op("a", 1, 2).text())
+        if name.endswith("zip"):
+            with zipfile.ZipFile(folder / name, "w") as archive:
+                archive.writestr("rank1.json", KinetoFile().text())
 
-    sources = find([str(tmp_path)])
+        sources = find([str(folder)])
 
-    ranks = [int(re.findall(r"[k_](\d)\.", file.name)[0]) for file in sources.files]
-    assert ([0, 1], []) == (sorted(ranks), [note for note in sources.notes if note.startswith("Left out")])
+        ranks = sorted(int(re.findall(r"[k_](\d)\.", file.name)[0]) for file in sources.files)
+        assert (name, [0, 1]) == (name, ranks)
+        assert [] == [note for note in sources.notes if note.startswith("Left out")]
 
 
 @pytest.mark.parametrize(
@@ -128,42 +125,38 @@ def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> Non
     assert (Source.of(path),) == find([str(path)]).files
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nothing*.json", "nothing matches"),
-        ("empty", "holds no traces"),
-        ("outer.zip", r"outer\.zip: holds an archive \(inner\.zip\)"),
-        ("papers.zip", r"papers\.zip: holds no traces .* but paper\.pdf"),
-    ],
-)
-def test_what_leads_to_nothing_is_named(name: str, message: str, tmp_path: Path) -> None:
+def test_what_leads_to_nothing_is_named(tmp_path: Path) -> None:
     """Errors name the pattern, folder or archive, what it holds, and what to do; no path at all is wrong use."""
     (tmp_path / "empty").mkdir()
     for archive, content in (("outer.zip", "inner.zip"), ("papers.zip", "paper.pdf")):
         with zipfile.ZipFile(tmp_path / archive, "w") as file:
             file.writestr(content, "")
 
-    with pytest.raises(DptraceError, match=message):
-        find([str(tmp_path / name)])
+    for name, message in (
+        ("nothing*.json", "nothing matches"),
+        ("empty", "holds no traces"),
+        ("outer.zip", r"outer\.zip: holds an archive \(inner\.zip\)"),
+        ("papers.zip", r"papers\.zip: holds no traces .* but paper\.pdf"),
+    ):
+        with pytest.raises(DptraceError, match=message):
+            find([str(tmp_path / name)])
     with pytest.raises(UsageError):
         find([])
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_run_json_that_is_damaged_in_its_archive_is_a_note(method: int, folder: Path) -> None:
+def test_a_run_json_that_is_damaged_in_its_archive_is_a_note(tmp_path: Path) -> None:
     """Whatever the compression: the traces are found."""
-    path = folder / "all.zip"
-    with zipfile.ZipFile(path, "w", method) as archive:
-        archive.writestr("run.json", '{"schema": 1, "mode": "' + "naive" * 1000 + '"}')
-        archive.writestr("rank0.json", "1")
-    data = path.read_bytes()
-    path.write_bytes(data[:50] + b"\x55\xaa\x55" + data[53:])
+    path = tmp_path / "all.zip"
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("run.json", '{"schema": 1, "mode": "' + "naive" * 1000 + '"}')
+            archive.writestr("rank0.json", "1")
+        data = path.read_bytes()
+        path.write_bytes(data[:50] + b"\x55\xaa\x55" + data[53:])
 
-    sources = find([str(path)])
-
-    assert 1 == len(sources.files)
-    assert "run.json can't be read" in sources.notes[0]
+        sources = find([str(path)])
+        assert 1 == len(sources.files)
+        assert "run.json can't be read" in sources.notes[0]
 
 
 def test_rank_comes_from_the_file_then_its_name_then_the_order() -> None:
@@ -369,58 +362,44 @@ def read(folder: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     return read_run_file(Source.of(path))
 
 
-@pytest.mark.parametrize("text", ["[1]", '"text"', "null", "5", "true", "{", "", '{"a": 1} x', "[" * 100_000])
-def test_what_holds_no_run_is_reported(text: str, tmp_path: Path) -> None:
+def test_what_holds_no_run_is_reported(tmp_path: Path) -> None:
     """The traces are read without it, and a note names the file."""
-    content, (note,) = read(tmp_path, text)
+    for text in ("[1]", '"text"', "null", "5", "true", "{", "", '{"a": 1} x', "[" * 100_000):
+        content, (note,) = read(tmp_path, text)
+        assert ({}, True) == (content, note.startswith("run.json")), text
 
-    assert ({}, True) == (content, note.startswith("run.json"))
 
-
-@pytest.mark.parametrize("text", [json.dumps(RUN), json.dumps(RUN, indent=2), "\ufeff" + json.dumps(RUN)])
-def test_any_spelling_of_json_is_read(text: str, tmp_path: Path) -> None:
+def test_any_spelling_of_json_is_read(tmp_path: Path) -> None:
     """Also with the byte order mark that editors on Windows write."""
-    assert (RUN, []) == read(tmp_path, text)
+    for text in (json.dumps(RUN), json.dumps(RUN, indent=2), "\ufeff" + json.dumps(RUN)):
+        assert (RUN, []) == read(tmp_path, text)
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" * 400])
-def test_numbers_that_are_not_finite_are_null(number: str, tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     """Python writes them; they cost only themselves, and a note shows them."""
-    content, (note,) = read(tmp_path, f'{{"mode": "ddp", "options": {{"clip": {number}}}}}')
+    for number in ("NaN", "Infinity", "-Infinity", "1e999", "1" * 400):
+        content, (note,) = read(tmp_path, f'{{"mode": "ddp", "options": {{"clip": {number}}}}}')
+        assert {"mode": "ddp", "options": {"clip": None}} == content
+        assert number[:40] in note
 
-    assert {"mode": "ddp", "options": {"clip": None}} == content
-    assert number[:40] in note
 
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("ranks", 8),
-        ("ranks", {"0": {}}),
-        ("ranks.0", 5),
-        ("ranks.0.rank", [0]),
-        ("ranks.1.rank", True),
-        ("ranks.0.flops.model", "1e9"),
-        ("mode", ["ddp"]),
-        ("notes", "a"),
-        ("notes.0", {}),
-        ("links", 450),
-        ("links.busbw_gbps", "450"),
-        ("options", []),
-        ("losses", 0.5),
-    ],
-)
-def test_a_value_of_a_wrong_type_costs_only_itself(place: str, value: object, tmp_path: Path) -> None:
+def test_a_value_of_a_wrong_type_costs_only_itself(tmp_path: Path) -> None:
     """All else is there, and a note names the value."""
-    path = tuple(int(key) if key.isdigit() else key for key in place.split("."))
-    expected, given = copy.deepcopy(RUN), copy.deepcopy(RUN)
-    _parent(given, path)[path[-1]] = value
-    del _parent(expected, path)[path[-1]]
+    wrong: list[tuple[str, object]] = [
+        *(("ranks", 8), ("ranks", {"0": {}}), ("ranks.0", 5), ("ranks.0.rank", [0]), ("ranks.1.rank", True)),
+        *(("ranks.0.flops.model", "1e9"), ("mode", ["ddp"]), ("notes", "a"), ("notes.0", {}), ("links", 450)),
+        *(("links.busbw_gbps", "450"), ("options", []), ("losses", 0.5)),
+    ]
+    for place, value in wrong:
+        path = tuple(int(key) if key.isdigit() else key for key in place.split("."))
+        expected, given = copy.deepcopy(RUN), copy.deepcopy(RUN)
+        _parent(given, path)[path[-1]] = value
+        del _parent(expected, path)[path[-1]]
 
-    content, (note,) = read(tmp_path, json.dumps(given))
+        content, (note,) = read(tmp_path, json.dumps(given))
 
-    assert expected == content
-    assert re.sub(r"\.(\d)", r"[\1]", place) in note
+        assert (place, expected) == (place, content)
+        assert re.sub(r"\.(\d)", r"[\1]", place) in note
 
 
 def _parent(value: Any, place: tuple[Any, ...]) -> Any:

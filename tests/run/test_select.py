@@ -68,19 +68,10 @@ def test_a_collective_that_runs_into_the_next_step_keeps_its_own_figures() -> No
     assert run.collectives()[columns].values.tolist() == run.select(steps=(0, 0)).collectives()[columns].values.tolist()
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        ("ProfilerStep#4", 4),
-        ("step 12", 12),
-        ("ProfilerStep#²", None),
-        (f"ProfilerStep#{'9' * 5000}", None),
-        ("x", None),
-    ],
-)
-def test_names_of_steps_from_strangers_are_no_error(name: str, number: int | None) -> None:
+def test_names_of_steps_from_strangers_are_no_error() -> None:
     """A sign that only looks like a digit, or more digits than Python reads, is no number."""
-    assert number == step_number(name)
+    assert [4, 12] == [step_number(name) for name in ("ProfilerStep#4", "step 12")]
+    assert [None] * 3 == [step_number(name) for name in ("ProfilerStep#²", f"ProfilerStep#{'9' * 5000}", "x")]
 
 
 # Selected ranks keep what the analysis of all ranks found of them.
@@ -92,20 +83,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return dptrace.open(folder, cache=False)
 
 
-@pytest.mark.parametrize("ranks", [{0}, {2}, {1, 3}, {0, 1, 2, 3}])
-def test_waits_and_lateness_are_those_among_all_ranks(run: Run, ranks: set[int]) -> None:
+def test_waits_and_lateness_are_those_among_all_ranks(run: Run) -> None:
     """Rows of the kept ranks are the rows of the whole, in steps, collectives, clocks and stragglers."""
-    part = run.select(ranks=ranks)
-
-    for name, columns in (
-        ("steps", ["step", "exposed_wait_ns", "exposed_unmatched_ns"]),
-        ("matched_collectives", ["kind", "step", "complete", "transfer_ns", "wait_ns", "late_ns"]),
-        ("stragglers", ["step", "late_ns", "waited_ns"]),
-        ("clock_offsets", ["at_ns", "uncertainty_ns", "corrected"]),
-    ):
-        whole, cut = (getattr(one, name)().astype(object).fillna(-1) for one in (run, part))
-        expected = whole[whole["rank"].isin(ranks)][["rank", *columns]]
-        assert expected.to_dict("list") == cut[["rank", *columns]].to_dict("list"), name
+    for ranks in ({0}, {2}, {1, 3}, {0, 1, 2, 3}):
+        part = run.select(ranks=ranks)
+        for name, columns in (
+            ("steps", ["step", "exposed_wait_ns", "exposed_unmatched_ns"]),
+            ("matched_collectives", ["kind", "step", "complete", "transfer_ns", "wait_ns", "late_ns"]),
+            ("stragglers", ["step", "late_ns", "waited_ns"]),
+            ("clock_offsets", ["at_ns", "uncertainty_ns", "corrected"]),
+        ):
+            whole, cut = (getattr(one, name)().astype(object).fillna(-1) for one in (run, part))
+            expected = whole[whole["rank"].isin(ranks)][["rank", *columns]]
+            assert expected.to_dict("list") == cut[["rank", *columns]].to_dict("list"), name
 
 
 def test_findings_are_those_of_the_selection(run: Run) -> None:
@@ -138,52 +128,41 @@ def test_without_alignment_a_selection_is_analyzed_as_the_whole(run: Run, tmp_pa
 # Ranks and steps to keep, as text and as numbers.
 
 
-@pytest.mark.parametrize(
-    ("given", "ranks"),
-    [
+def test_ranks_are_read_or_refused() -> None:
+    """Text as on the command line, one number, or several."""
+    taken: list[tuple[Any, set[int]]] = [
         *(("0", {0}), ("0,2", {0, 2}), ("0-2, 5", {0, 1, 2, 5}), (3, {3}), (np.int64(3), {3})),
         *(([0, 2, 2], {0, 2}), (range(2), {0, 1}), (np.array([4]), {4}), ((), set())),
-        # A range of more ranks than there are in any job is not built.
-        *((given, None) for given in ("", "a", "1,", "-1", "1:2", "3-1", "0-9999999", "²")),
-        *((given, None) for given in (1.5, True, [0.5], ["0"], -1)),
-    ],
-)
-def test_ranks_are_read_or_refused(given: Any, ranks: set[int] | None) -> None:
-    """Text as on the command line, one number, or several."""
-    if ranks is not None:
+    ]
+    for given, ranks in taken:
         assert ranks == ranks_of(given)
-        return
-    with pytest.raises(UsageError, match="--ranks"):
-        ranks_of(given)
+    # A range of more ranks than there are in any job is not built.
+    refused: list[Any] = ["", "a", "1,", "-1", "1:2", "3-1", "0-9999999", "²", 1.5, True, [0.5], ["0"], -1]
+    for given in refused:
+        with pytest.raises(UsageError, match="--ranks"):
+            ranks_of(given)
 
 
-@pytest.mark.parametrize(
-    ("given", "steps"),
-    [
-        *(("4", (4, 4)), (" 4:6 ", (4, 6)), (4, (4, 4)), ((4, 6), (4, 6)), ([np.int64(4), 4], (4, 4))),
-        *((given, None) for given in ("", "a", "6:4", "4-6", ":", "4:", "4,6", 1.5, True, -1)),
-        *((given, None) for given in ((6, 4), (4,), [4, 5, 6], {4, 6}, ("4", "6"))),
-    ],
-)
-def test_steps_are_read_or_refused(given: Any, steps: tuple[int, int] | None) -> None:
+def test_steps_are_read_or_refused() -> None:
     """One, or the first and the last; the message has the option."""
-    if steps is not None:
-        assert steps == steps_of(given)
-        return
-    with pytest.raises(UsageError, match="--before-steps"):
-        steps_of(given, "--before-steps")
+    taken: list[Any] = ["4", 4, [np.int64(4), 4], " 4:6 ", (4, 6)]
+    assert [(4, 4)] * 3 + [(4, 6)] * 2 == [steps_of(given) for given in taken]
+    refused: list[Any] = ["", "a", "6:4", "4-6", ":", "4:", "4,6", 1.5, True, -1]
+    for given in [*refused, (6, 4), (4,), [4, 5, 6], {4, 6}, ("4", "6")]:
+        with pytest.raises(UsageError, match="--before-steps"):
+            steps_of(given, "--before-steps")
 
 
-@pytest.fixture
-def selection_run(tmp_path: Path) -> dptrace.Run:
+@pytest.fixture(scope="module")
+def selection_run(tmp_path_factory: pytest.TempPathFactory) -> dptrace.Run:
     """Two ranks of steps 8 to 11."""
-    paths = []
+    folder = tmp_path_factory.mktemp("selection")
     for rank in (0, 1):
         file = KinetoFile(rank=rank, world_size=2)
         for step in range(8, 12):
             training_step(file, step, 100 * step)
-        paths.append(file.write(tmp_path / f"rank{rank}.json"))
-    return dptrace.open(*paths)
+        file.write(folder / f"rank{rank}.json")
+    return dptrace.open(folder)
 
 
 def test_python_selects_as_the_command_line_does(selection_run: dptrace.Run) -> None:
@@ -195,20 +174,18 @@ def test_python_selects_as_the_command_line_does(selection_run: dptrace.Run) -> 
     assert ["ProfilerStep#10"] * 3 == [selection_run.critical_path(step).step for step in (10, "10", "ProfilerStep#10")]
 
 
-@pytest.mark.parametrize(
-    "selection", [{"ranks": "2"}, {"ranks": []}, {"steps": "77"}, {"steps": "11:8"}, {"ranks": "x"}]
-)
-def test_what_is_not_there_can_not_be_selected(selection_run: dptrace.Run, selection: dict[str, Any]) -> None:
+def test_what_is_not_there_can_not_be_selected(selection_run: dptrace.Run) -> None:
     """Neither ranks nor steps that the run lacks, nor what is none."""
-    with pytest.raises(UsageError, match=r"rank|step"):
-        selection_run.select(**selection)
+    absent: list[dict[str, Any]] = [{"ranks": "2"}, {"ranks": []}, {"ranks": "x"}, {"steps": "77"}, {"steps": "11:8"}]
+    for selection in absent:
+        with pytest.raises(UsageError, match=r"rank|step"):
+            selection_run.select(**selection)
 
 
 def test_one_pattern_of_communication_is_one(tmp_path: Path) -> None:
     """A text is not taken for its letters."""
     path = training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json")
+    one, listed, none = (dptrace.open(path, comm_patterns=given).steps() for given in ("gemm_b", ("gemm_b",), ()))
 
-    assert (
-        dptrace.open(path, comm_patterns="gemm_b").steps().equals(dptrace.open(path, comm_patterns=("gemm_b",)).steps())
-    )
-    assert not dptrace.open(path, comm_patterns="gemm_b").steps().equals(dptrace.open(path).steps())
+    assert one.equals(listed)
+    assert not one.equals(none)

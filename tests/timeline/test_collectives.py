@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -19,9 +20,13 @@ from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.support.kineto_files import BASE_NS, KinetoFile
 
 
-def collective(file: KinetoFile, folder: Path) -> Collective:
+def read(file: KinetoFile, folder: Path) -> Timeline:
     (timeline,) = build_timelines(read_trace(file.write(folder / "t.json")), 0)
-    (only,) = timeline.collectives
+    return timeline
+
+
+def collective(file: KinetoFile, folder: Path) -> Collective:
+    (only,) = read(file, folder).collectives
     return only
 
 
@@ -119,52 +124,41 @@ KNOWN: dict[str, tuple[KinetoFile, Collective]] = {
 }
 
 
-@pytest.mark.parametrize("case", KNOWN)
-def test_a_collective_is_what_the_file_shows_of_it(case: str, tmp_path: Path) -> None:
+def test_a_collective_is_what_the_file_shows_of_it(tmp_path: Path) -> None:
     """From the kernel's metadata, else from what encloses its launch, else from its name."""
-    file, expected = KNOWN[case]
+    expected = {case: comm for case, (_, comm) in KNOWN.items()}
 
-    assert expected == collective(file, tmp_path)
+    assert expected == {case: collective(file, tmp_path) for case, (file, _) in KNOWN.items()}
 
 
-@pytest.mark.parametrize(("second", "orphan"), [("c10d::alltoall_", "all_to_all"), ("c10d::send", "send_recv")])
-def test_an_orphan_is_of_the_kind_of_all_other_kernels_of_its_name(second: str, orphan: str, tmp_path: Path) -> None:
+def test_an_orphan_is_of_the_kind_of_all_other_kernels_of_its_name(tmp_path: Path) -> None:
     """SendRecv carries out an all-to-all and messages: its name does not tell which."""
-    file = KinetoFile().kernel("ncclDevKernel_SendRecv(x)", 1, 2, None)
-    file.op("c10d::alltoall_", 10, 15).kernel("ncclDevKernel_SendRecv(x)", 16, 19, 11)
-    file.op(second, 30, 35).kernel("ncclDevKernel_SendRecv(x)", 36, 39, 31)
-    (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
+    for second, orphan in (("c10d::alltoall_", "all_to_all"), ("c10d::send", "send_recv")):
+        file = KinetoFile().kernel("ncclDevKernel_SendRecv(x)", 1, 2, None)
+        file.op("c10d::alltoall_", 10, 15).kernel("ncclDevKernel_SendRecv(x)", 16, 19, 11)
+        file.op(second, 30, 35).kernel("ncclDevKernel_SendRecv(x)", 36, 39, 31)
+        assert [orphan, "all_to_all"] == [one.kind for one in read(file, tmp_path).collectives[:2]]
 
-    assert [orphan, "all_to_all"] == [one.kind for one in timeline.collectives[:2]]
 
-
-@pytest.mark.parametrize(
-    ("text", "size", "ranks"),
-    [
+def test_a_shortened_list_of_ranks_is_filled_in_where_it_is_even(tmp_path: Path) -> None:
+    """torch omits the middle of more than 30 ranks; a list that does not fit the group's size stays as it is."""
+    for text, size, ranks in (
         ("[0, 2, 4, ..., 126]", 64, tuple(range(0, 128, 2))),
         ("[0, 2, 4, ..., 126]", 60, (0, 2, 4, 126)),
         ("[0, 2, 5, ..., 126]", 64, (0, 2, 5, 126)),
         ("[]", 1, ()),
         (7, 1, ()),
-    ],
-)
-def test_a_shortened_list_of_ranks_is_filled_in_where_it_is_even(
-    text: object, size: int, ranks: tuple[int, ...], tmp_path: Path
-) -> None:
-    """torch omits the middle of more than 30 ranks; a list that does not fit the group's size stays as it is."""
-    args: dict[str, Any] = {"Collective name": "allreduce", "Process Group Ranks": text, "Group size": size}
-    file = KinetoFile().kernel("ncclDevKernel_AllReduce", 10, 20, 5, **args)
-
-    assert ranks == collective(file, tmp_path).ranks
+    ):
+        args: dict[str, Any] = {"Collective name": "allreduce", "Process Group Ranks": text, "Group size": size}
+        file = KinetoFile().kernel("ncclDevKernel_AllReduce", 10, 20, 5, **args)
+        assert ranks == collective(file, tmp_path).ranks
 
 
 def test_functional_collectives_are_known_on_gloo(tmp_path: Path) -> None:
     """DTensor's: the wait is not compute, and kind and bytes are those of the operator that enqueued it."""
-    shapes: dict[str, Any] = {"Input Dims": [[32, 64]], "Input type": ["float"]}
-    listed: dict[str, Any] = {"Input Dims": [[[32, 64]]], "Input type": ["TensorList"]}
-    file = KinetoFile(backend="gloo").op("_c10d_functional::all_reduce", 1, 9).op("c10d::allreduce_", 2, 8, **listed)
-    file.label("gloo:all_reduce", 11, 17, tid=9, **shapes).op("_c10d_functional::wait_tensor", 10, 20)
-    (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
+    file = KinetoFile(backend="gloo").op("_c10d_functional::all_reduce", 1, 9)
+    execute(request(file, "allreduce_", 2, [[[32, 64]]]), "all_reduce", 11, 17, [32, 64])
+    timeline = read(file.op("_c10d_functional::wait_tensor", 10, 20), tmp_path)
 
     assert ("gloo:all_reduce",) == timeline.names
     assert (Collective("all_reduce", 8192, "float"),) == timeline.collectives
@@ -190,18 +184,13 @@ def execute(file: KinetoFile, name: str, start: float, end: float, *dims: list[i
     return file.label(f"gloo:{name}", start, end, tid, **shapes)
 
 
-def read(file: KinetoFile, folder: Path) -> Timeline:
-    (timeline,) = build_timelines(read_trace(file.write(folder / "t.json")), 0)
-    return timeline
-
-
 def summary(timeline: Timeline) -> list[tuple[str, int, int]]:
     return [(comm.kind, comm.bytes, comm.group_size) for comm in timeline.collectives]
 
 
-@pytest.mark.parametrize(
-    ("operator", "dims", "gloo", "did", "expected"),
-    [
+def test_a_collective_is_what_was_asked_for(tmp_path: Path) -> None:
+    """Gloo runs a reduce-scatter as an all-reduce, and records only the input of an all-gather."""
+    asked: list[tuple[str, list[Any], str, list[int], tuple[str, int, int]]] = [
         ("_allgather_base_", [[40], [10], [], [], []], "all_gather", [10], ("all_gather", 160, 4)),
         ("_reduce_scatter_base_", [[10], [40], [], [], [], []], "all_reduce", [40], ("reduce_scatter", 160, 4)),
         ("allgather_into_tensor_coalesced_", [[[8, 4]], [[4, 4]], []], "all_gather", [4, 4], ("all_gather", 128, 2)),
@@ -210,16 +199,10 @@ def summary(timeline: Timeline) -> list[tuple[str, int, int]]:
         ("allgather_", [[], [[10]], [], [], []], "all_gather", [10], ("all_gather", 40, 0)),
         ("alltoall_base_", [[8], [8], [], [], []], "all_to_all", [8], ("all_to_all", 32, 0)),
         ("broadcast_", [[[33, 32]], [], []], "broadcast", [33, 32], ("broadcast", 4224, 0)),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_collective_is_what_was_asked_for(
-    operator: str, dims: list[Any], gloo: str, did: list[int], expected: tuple[str, int, int], tmp_path: Path
-) -> None:
-    """Gloo runs a reduce-scatter as an all-reduce, and records only the input of an all-gather."""
-    file = execute(request(step(), operator, 10, dims), gloo, 12, 30, did)
-
-    assert [expected] == summary(read(file, tmp_path))
+    ]
+    for operator, dims, gloo, did, expected in asked:
+        file = execute(request(step(), operator, 10, dims), gloo, 12, 30, did)
+        assert (operator, [expected]) == (operator, summary(read(file, tmp_path)))
 
 
 def test_groups_that_overtake_each_other_are_separated_by_their_sizes(tmp_path: Path) -> None:
@@ -410,15 +393,13 @@ def launched(file: KinetoFile, folder: Path) -> list[tuple[str, float] | None]:
     return [(trace.names[trace.name[i]], (trace.start_ns[i] - BASE_NS) / 1000) if i >= 0 else None for i in found]
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("category", ["cuda_runtime", "cuda_driver", "hip_runtime", "Runtime"])
-def test_every_kind_of_call_launches(call: str, category: str, tmp_path: Path) -> None:
+def test_every_kind_of_call_launches(tmp_path: Path) -> None:
     """The id links them, whatever the call's name and category; all kernels of a graph share the id of its launch."""
-    file = KinetoFile().event(category, call, 5, 6, correlation=7)
-    for k in range(3):
-        file.event("kernel", f"k{k}", 10 + k, 11 + k, correlation=7, stream=k)
-
-    assert [(call, 5)] * 3 == launched(file, tmp_path)
+    for call, category in product(CALLS, ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime")):
+        file = KinetoFile().event(category, call, 5, 6, correlation=7)
+        for k in range(3):
+            file.event("kernel", f"k{k}", 10 + k, 11 + k, correlation=7, stream=k)
+        assert [(call, 5)] * 3 == launched(file, tmp_path), category
 
 
 def test_a_kernel_without_a_call_of_its_id_has_no_launch(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def test_a_time_lies_in_the_step_that_began_last() -> None:
     assert [BEFORE_FIRST, 0, 0, 1, AFTER_LAST] == steps.index_at(np.array([9, 10, 19, 29, 30])).tolist()
 
 
-@pytest.mark.parametrize(
-    ("rows", "bounds"),
-    [
+def test_a_step_ends_on_the_device_with_its_work() -> None:
+    """Steps begin on the CPU at 0, 100 and 200 and end at 300; rows are step, start and end of device work."""
+    for rows, bounds in (
         # Step 1 begins when the work of step 0 ends, not when the CPU starts step 1.
         ([(0, 10, 130), (1, 130, 210)], [0, 130, 210, 300]),
         # Where the device has no work left, a step starts on the CPU, and the wait is idle time in it.
@@ -65,11 +65,8 @@ def test_a_time_lies_in_the_step_that_began_last() -> None:
         ([(0, 10, 130), (1, 110, 180)], [0, 110, 200, 300]),
         # A step in which nothing was launched has the CPU's edges.
         ([(0, 10, 50), (2, 220, 250)], [0, 100, 200, 300]),
-    ],
-)
-def test_a_step_ends_on_the_device_with_its_work(rows: list[tuple[int, int, int]], bounds: list[int]) -> None:
-    """Steps begin on the CPU at 0, 100 and 200 and end at 300; rows are step, start and end of device work."""
-    assert bounds == windows([0, 100, 200], 300, rows)
+    ):
+        assert bounds == windows([0, 100, 200], 300, rows)
 
 
 rows = st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 400), st.integers(0, 100)), min_size=1, max_size=12)
@@ -82,17 +79,12 @@ def test_windows_ascend_and_the_definition_holds(raw: list[tuple[int, int, int]]
     starts, end = [0, 100, 200, 300], 390
     cut = windows(starts, end, [(k, a, a + length) for k, a, length in raw])
 
-    previous = None
+    previous = 0
     for k, cpu_start in enumerate(starts):
-        before = [a + length for step, a, length in raw if step < k]
-        own = [a for step, a, _ in raw if step == k]
-        edge = max([cpu_start, *before])
-        edge = min([edge, *own])
-        edge = edge if previous is None else max(edge, previous)
-        assert edge == cut[k]
-        previous = edge
-    last = [a + length for step, a, length in raw if step == 3]
-    assert cut[-1] >= max([end, *last])
+        edge = max([cpu_start, *(a + length for step, a, length in raw if step < k)])
+        previous = max(min([edge, *(a for step, a, _ in raw if step == k)]), previous)
+        assert previous == cut[k]
+    assert cut[-1] >= max([end, *(a + length for step, a, length in raw if step == 3)])
     assert sorted(cut) == cut
 
 
@@ -256,14 +248,8 @@ def build(file: KinetoFile, folder: Path) -> Timeline:
 
 
 def message(file: KinetoFile, start: float, end: float, launch: float) -> KinetoFile:
-    metadata: dict[str, Any] = {
-        "Collective name": "recv",
-        "In msg nelems": 4,
-        "Out msg nelems": 4,
-        "dtype": "Float",
-        "Src Rank": "1",
-    }
-    return file.kernel("ncclDevKernel_SendRecv", start, end, launch, stream=20, **metadata)
+    received: dict[str, Any] = {"Collective name": "recv", "In msg nelems": 4, "Out msg nelems": 4, "Src Rank": "1"}
+    return file.kernel("ncclDevKernel_SendRecv", start, end, launch, stream=20, dtype="Float", **received)
 
 
 def test_an_action_is_the_compute_launched_under_its_label(tmp_path: Path) -> None:
@@ -308,12 +294,11 @@ def test_labels_that_name_no_stage_count_where_messages_pass(tmp_path: Path) -> 
     assert [Row("2F1", 40, 50, 10)] == pipeline_action_rows(build(file.label("PP:2F1", 15, 28), tmp_path))
 
 
-@pytest.mark.parametrize("label", ["PP:0SEND_F1", "PP:2RECV_B1", "PP:1UNSHARD", "PP:0REDUCE_GRAD", "Forward pass 1"])
-def test_other_labels_are_no_actions(label: str, tmp_path: Path) -> None:
+def test_other_labels_are_no_actions(tmp_path: Path) -> None:
     """Messages, gathering and reducing are not a stage's forward or backward."""
-    file = KinetoFile().label("ProfilerStep#3", 0, 300).label(label, 10, 30).kernel("gemm", 40, 50, 20)
-
-    assert not len(build(message(file, 60, 70, 55), tmp_path).actions)
+    for label in ("PP:0SEND_F1", "PP:2RECV_B1", "PP:1UNSHARD", "PP:0REDUCE_GRAD", "Forward pass 1"):
+        file = KinetoFile().label("ProfilerStep#3", 0, 300).label(label, 10, 30).kernel("gemm", 40, 50, 20)
+        assert not len(build(message(file, 60, 70, 55), tmp_path).actions), label
 
 
 def test_actions_go_with_the_steps_and_into_the_cache(tmp_path: Path) -> None:
@@ -424,10 +409,6 @@ def brute_force(
 RECOMPUTE_NODE = "autograd::engine::evaluate_function: "
 
 
-def again(timeline: Timeline) -> list[str]:
-    return [timeline.names[i] for i in timeline.name[timeline.recompute]]
-
-
 def backward(node: str, *inside: tuple[str, float, float]) -> KinetoFile:
     """A backward node from 100 to 200 µs on the autograd thread, with kernels at its start, middle and end."""
     file = KinetoFile().label("ProfilerStep#1", 0, 300).op("aten::conv2d", 10, 20).kernel("forward", 30, 40, 12)
@@ -437,30 +418,23 @@ def backward(node: str, *inside: tuple[str, float, float]) -> KinetoFile:
     return file.kernel("first", 130, 140, 112, 2).kernel("middle", 150, 160, 142, 2).kernel("own", 230, 240, 190, 2)
 
 
-@pytest.mark.parametrize(
-    ("node", "inside", "expected"),
-    [
+def test_forward_work_in_a_node_of_backward_is_recompute(tmp_path: Path) -> None:
+    """Of what a node launches, that of forward-only operators."""
+    checkpointed = [("aten::mm", 110, 120), (f"{RECOMPUTE_NODE}MmBackward0", 185, 195)]
+    for node, inside, expected in (
         # A node's launches up to its last forward-only operator are recompute; its own work is not.
         ("ReluBackward0", [("aten::conv2d", 110, 120), ("aten::batch_norm", 140, 150)], ["first", "middle"]),
         # The function's own launches are recompute, those of nested nodes are not.
-        (
-            "CheckpointFunctionBackward",
-            [("aten::mm", 110, 120), (f"{RECOMPUTE_NODE}MmBackward0", 185, 195)],
-            ["first", "middle"],
-        ),
+        ("CheckpointFunctionBackward", checkpointed, ["first", "middle"]),
         # A compiled module's forward graph in backward is recompute, in a compiled backward too.
         ("CompiledFunctionBackward", [("CompiledFunction", 110, 120)], ["first"]),
         # Derivatives, linear() in a user's function and a compiled region do not count.
         ("ConvolutionBackward0", [("aten::convolution_backward", 110, 150)], []),
         ("SomebodysFunctionBackward", [("aten::linear", 110, 150)], []),
         ("CompiledFunctionBackward", [("Torch-Compiled Region: 2/2", 110, 150)], []),
-    ],
-)
-def test_forward_work_in_a_node_of_backward_is_recompute(
-    node: str, inside: list[tuple[str, float, float]], expected: list[str], tmp_path: Path
-) -> None:
-    """Of what a node launches, that of forward-only operators."""
-    assert expected == again(build(backward(node, *inside), tmp_path))
+    ):
+        timeline = build(backward(node, *inside), tmp_path)
+        assert (node, expected) == (node, [timeline.names[i] for i in timeline.name[timeline.recompute]])
 
 
 @needs_real_traces

@@ -195,28 +195,23 @@ def on_host(number: int, ends_: list[int], host_name: str, length: int = 60 * MS
     return replace(device, timeline=replace(device.timeline, host_name=host_name))
 
 
-def scattered(ahead: int = 0) -> list[int]:
-    """Return ends of a rank that leaves its collectives up to 40 ms after the first rank, since its cores are busy."""
-    return [100 * MS * k + ahead + 40 * MS * (k * 7 % 11) // 10 for k in range(20)]
-
-
 EVEN = [100 * MS * k for k in range(20)]
 
 
-@pytest.mark.parametrize("names", [("vm", "vm", "vm"), ("vm", "vm", "other"), ("", "", "")])
-def test_ends_that_scatter_on_busy_cores_are_no_misfit(names: tuple[str, ...]) -> None:
+def test_ends_that_scatter_on_busy_cores_are_no_misfit() -> None:
     """No rank leaves before all have arrived, so the collectives can be the same. The traces name the machine: ranks
     of one share its clock, so that lateness far below the scatter is known; those of another, or of none, do not.
     """
-    devices = [on_host(number, scattered() if number else EVEN, name) for number, name in enumerate(names)]
-    matches = match(devices)
-    clocks = estimate(matches, devices)
-    one = [name == "vm" for name in names]
-
-    assert not clocks.misfit.any()
-    assert exclude_misfits(matches, clocks).complete.all()
-    assert one[1:] == [bool(ns < 100_000) for ns in clocks.uncertainty_ns[1:]]
-    assert all(one) == any("All ranks ran on the CPUs of one machine" in note for note in clocks.notes)
+    scattered = [end + 40 * MS * (k * 7 % 11) // 10 for k, end in enumerate(EVEN)]  # up to 40 ms after the first rank
+    for names in (("vm", "vm", "vm"), ("vm", "vm", "other"), ("", "", "")):
+        devices = [on_host(number, scattered if number else EVEN, name) for number, name in enumerate(names)]
+        matches = match(devices)
+        clocks = estimate(matches, devices)
+        one = [name == "vm" for name in names]
+        assert not clocks.misfit.any()
+        assert exclude_misfits(matches, clocks).complete.all()
+        assert one[1:] == [bool(ns < 100_000) for ns in clocks.uncertainty_ns[1:]]
+        assert all(one) == any("All ranks ran on the CPUs of one machine" in note for note in clocks.notes)
 
 
 @pytest.mark.parametrize("ahead", [5 * MS, 3_600_000 * MS])
@@ -230,17 +225,15 @@ def test_machines_with_one_name_and_two_clocks_are_compared(ahead: int) -> None:
     assert not clocks.misfit.any()
 
 
-@pytest.mark.parametrize("metadata", [{}, hosts((0, "vm"), (0, "vm"))])
 @pytest.mark.parametrize("ahead", [-20 * MS, 20 * MS])
-def test_a_name_is_no_evidence_against_ends_a_constant_time_apart(ahead: int, metadata: dict[str, object]) -> None:
+def test_a_name_is_no_evidence_against_ends_a_constant_time_apart(ahead: int) -> None:
     """Rank 1 is late by 40 ms each time, so that a clock that is behind lets no rank leave before it has arrived."""
-    late = on_host(1, [end + ahead for end in EVEN], "vm", MS)
-    devices = [on_host(0, EVEN, "vm", 41 * MS), late]
-    clocks = estimate(match(devices), devices, metadata)
-
-    assert ahead == pytest.approx(int(clocks.offset_ns[1]), abs=10_000)
-    assert clocks.corrected[1]
-    assert not clocks.misfit.any()
+    devices = [on_host(0, EVEN, "vm", 41 * MS), on_host(1, [end + ahead for end in EVEN], "vm", MS)]
+    for metadata in ({}, hosts((0, "vm"), (0, "vm"))):
+        clocks = estimate(match(devices), devices, metadata)
+        assert ahead == pytest.approx(int(clocks.offset_ns[1]), abs=10_000)
+        assert clocks.corrected[1]
+        assert not clocks.misfit.any()
 
 
 def test_two_recordings_on_one_machine_are_not_one_job() -> None:
@@ -273,38 +266,34 @@ def test_ranks_of_one_machine_share_what_another_machine_s_clock_is_off() -> Non
 # Clocks connected only by messages.
 
 
-def ends_of_message(number: int, source: int, target: int, at: int) -> tuple[Call, Call]:
-    """Return a send of 100 µs and its receive, which begins earlier and ends with it."""
-    sent = Collective("send", 4_000 + number, "float", peer=target)
-    received = Collective("recv", 4_000 + number, "float", peer=source)
-    return (0, at, at + 100_000, sent), (0, at - 50_000, at + 110_000, received)
-
-
 def ring(*ways: tuple[int, int], ranks: int = 2, ahead: int = 0) -> list[DeviceFigures]:
-    """Build ranks that exchange ten messages each way; the last rank's clock is ahead."""
+    """Build ranks that exchange ten messages each way; the last rank's clock is ahead.
+
+    A send takes 100 µs; its receive begins earlier and ends with it.
+    """
     calls: list[list[Call]] = [[] for _ in range(ranks)]
     for number in range(10):
         for place, (source, target) in enumerate(ways):
-            sent, received = ends_of_message(number, source, target, number * 5 * MS + place * MS + MS)
-            calls[source].append(sent)
-            calls[target].append(received)
+            at = number * 5 * MS + place * MS + MS
+            sent = Collective("send", 4_000 + number, "float", peer=target)
+            received = Collective("recv", 4_000 + number, "float", peer=source)
+            calls[source].append((0, at, at + 100_000, sent))
+            calls[target].append((0, at - 50_000, at + 110_000, received))
     devices = [rank(number, own) for number, own in enumerate(calls)]
     return [*devices[:-1], shifted(devices[-1], ahead)]
 
 
 @pytest.mark.parametrize("ahead", [0, 5 * MS, -7 * MS])
-@pytest.mark.parametrize(
-    ("ways", "ranks"), [(((0, 1), (1, 0)), 2), (((0, 1), (1, 2), (2, 0)), 3), (((0, 1), (1, 0), (1, 2), (2, 1)), 3)]
-)
-def test_messages_there_and_back_bound_a_clock(ways: tuple[tuple[int, int], ...], ranks: int, ahead: int) -> None:
+def test_messages_there_and_back_bound_a_clock(ahead: int) -> None:
     """Between neighbors, around a ring, and along a chain: the true offset is within the uncertainty."""
-    devices = ring(*ways, ranks=ranks, ahead=ahead)
-    clocks = estimate(match(devices, ranks), devices)
-
-    assert [0] * ranks == clocks.reference.tolist()
-    assert abs(int(clocks.offset_ns[-1]) - ahead) <= clocks.uncertainty_ns[-1] <= 400_000
-    assert bool(ahead) == bool(clocks.corrected[-1])
-    assert bool(ahead) == any("from messages between them" in note for note in clocks.notes)
+    for ways in (((0, 1), (1, 0)), ((0, 1), (1, 2), (2, 0)), ((0, 1), (1, 0), (1, 2), (2, 1))):
+        ranks = 1 + max(max(way) for way in ways)
+        devices = ring(*ways, ranks=ranks, ahead=ahead)
+        clocks = estimate(match(devices, ranks), devices)
+        assert [0] * ranks == clocks.reference.tolist()
+        assert abs(int(clocks.offset_ns[-1]) - ahead) <= clocks.uncertainty_ns[-1] <= 400_000
+        assert bool(ahead) == bool(clocks.corrected[-1])
+        assert bool(ahead) == any("from messages between them" in note for note in clocks.notes)
 
 
 @pytest.mark.parametrize("ahead", [0, 5 * MS, -7 * MS])
@@ -334,56 +323,44 @@ def test_pipelines_that_nothing_connects_have_clocks_of_their_own() -> None:
     assert any("No collective connects rank 2 with rank 0" in note for note in clocks.notes)
 
 
-def test_messages_one_way_leave_a_clock_open() -> None:
-    """Messages in one direction bound the offset from one side only."""
-    devices = ring((0, 1), ahead=5 * MS)
-    clocks = estimate(match(devices, 2), devices)
-
-    assert [0, 1] == clocks.reference.tolist()
-    assert not clocks.corrected.any()
-    assert any("No collective connects rank 1" in note for note in clocks.notes)
-
-
-@pytest.mark.parametrize("ahead", [0, 1 * MS, -5 * MS])
-def test_a_name_is_no_evidence_against_messages_that_arrive_before_they_are_sent(ahead: int) -> None:
+def test_a_name_is_no_evidence_against_messages_that_arrive_before_they_are_sent() -> None:
     """Else, ranks on the CPUs of one machine need no comparison."""
-    gpus = ring((0, 1), (1, 0), ahead=ahead)
-    devices = [figures_of(replace(gpu.timeline, device=-1, device_name="CPU")) for gpu in gpus]
-    clocks = estimate(match(devices, 2), devices, hosts((0, "vm"), (0, "vm")))
+    for ahead in (0, 1 * MS, -5 * MS):
+        devices = on_cpus(ring((0, 1), (1, 0), ahead=ahead))
+        clocks = estimate(match(devices, 2), devices, hosts((0, "vm"), (0, "vm")))
+        assert [0, 0] == clocks.reference.tolist()
+        assert abs(int(clocks.offset_ns[1]) - ahead) <= clocks.uncertainty_ns[1]
+        assert bool(ahead) == bool(clocks.corrected[1])
 
-    assert [0, 0] == clocks.reference.tolist()
-    assert abs(int(clocks.offset_ns[1]) - ahead) <= clocks.uncertainty_ns[1]
-    assert bool(ahead) == bool(clocks.corrected[1])
 
-
-def test_gloo_s_messages_one_way_bound_a_clock() -> None:
-    """Its sender waits until the receiver asks for the message."""
-    gpus = ring((0, 1), ahead=5 * MS)
-    devices = [figures_of(replace(gpu.timeline, device=-1, device_name="CPU")) for gpu in gpus]
-    clocks = estimate(match(devices, 2), devices)
+def test_messages_one_way_bound_a_clock_on_gloo_alone() -> None:
+    """Its sender waits until the receiver asks for the message; else they bound the offset from one side only."""
+    devices = ring((0, 1), ahead=5 * MS)
+    clocks, open_one = (estimate(match(those, 2), those) for those in (on_cpus(devices), devices))
 
     assert [0, 0] == clocks.reference.tolist()
     assert abs(int(clocks.offset_ns[1]) - 5 * MS) <= clocks.uncertainty_ns[1] <= 400_000
+    assert [0, 1] == open_one.reference.tolist()
+    assert not open_one.corrected.any()
+    assert any("No collective connects rank 1" in note for note in open_one.notes)
+
+
+def on_cpus(devices: list[DeviceFigures]) -> list[DeviceFigures]:
+    return [figures_of(replace(one.timeline, device=-1, device_name="CPU")) for one in devices]
 
 
 # Which ranks share a clock, from run.json and traces.
 
 
-CALLS = [reduce(0, 1_000_000)]
-
-
-@pytest.mark.parametrize(
-    ("info", "shared"),
-    [
+def test_cpus_of_one_host_share_its_clock() -> None:
+    """Rank 2 has a GPU's times; nothing is assumed without run.json."""
+    devices = [rank(number, [reduce(0, MS)], on_cpu=number < 2) for number in range(3)]
+    infos: list[tuple[dict[str, Any], list[int]]] = [
         ({}, [0, 1, 2]),
         ({"ranks": "?"}, [0, 1, 2]),
         ({"ranks": [{"rank": 0}, {"rank": 1, "host": ""}, 7]}, [0, 1, 2]),
         ({"ranks": [{"rank": i, "host": "a", "node": 0} for i in range(3)]}, [0, 0, 2]),
         ({"ranks": [{"rank": 0, "host": "a", "node": 0}, {"rank": 1, "host": "a", "node": 1}]}, [0, 1, 2]),
-    ],
-)
-def test_cpus_of_one_host_share_its_clock(info: dict[str, Any], shared: list[int]) -> None:
-    """Rank 2 has a GPU's times; nothing is assumed without run.json."""
-    assert shared == shared_clock_devices(
-        [rank(0, CALLS, on_cpu=True), rank(1, CALLS, on_cpu=True), rank(2, CALLS)], info
-    )
+    ]
+    for info, shared in infos:
+        assert shared == shared_clock_devices(devices, info)

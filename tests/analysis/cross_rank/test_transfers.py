@@ -73,26 +73,15 @@ def test_transfer_is_the_shortest_and_the_rest_is_waiting() -> None:
         assert known_lateness(figures, int(matches.first[11]) + 1) in (None, 0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "factor"),
-    [
-        ("all_reduce", 1.5),
-        ("all_gather", 0.75),
-        ("reduce_scatter", 0.75),
-        ("all_to_all", 0.75),
-        ("broadcast", 1.0),
-        ("reduce", 1.0),
-        ("send_recv", 1.0),
-    ],
-)
-def test_bandwidth_is_that_of_nccl_tests(kind: str, factor: float) -> None:
+def test_bandwidth_is_that_of_nccl_tests() -> None:
     """4 MB in 1 ms on four ranks: 4 GB/s, times the bus factor of the kind."""
-    assert factor == bus_factor(kind, 4)
-    call = (0, 0, MS, Collective(kind, 4_000_000, "Float", "0", 4))
-    _, figures = timing_of(*(one_rank(number, [call]) for number in range(4)))
-
-    assert 4e9 == pytest.approx(figures.algbw[0])
-    assert 4e9 * factor == pytest.approx(figures.busbw[0])
+    factors = {"all_reduce": 1.5, "broadcast": 1.0, "reduce": 1.0, "send_recv": 1.0}
+    factors |= dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), 0.75)
+    for kind, factor in factors.items():
+        call = (0, 0, MS, Collective(kind, 4_000_000, "Float", "0", 4))
+        _, figures = timing_of(*(one_rank(number, [call]) for number in range(4)))
+        assert factor == bus_factor(kind, 4)
+        assert (4e9, 4e9 * factor) == pytest.approx((figures.algbw[0], figures.busbw[0]))
 
 
 def test_with_a_rank_missing_nothing_is_known() -> None:
@@ -175,24 +164,18 @@ def test_a_line_is_found_again() -> None:
     assert (25, 5, 2, "") == (fit.count, fit.sizes, fit.ranks, fit.reason)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "world_size", "reason"),
-    [
+def test_without_enough_there_is_no_fit_but_a_reason() -> None:
+    """One size, similar sizes, unknown sizes, missing ranks."""
+    for lengths, world_size, reason in (
         ({1_000: [10_000] * 9}, 2, "factor of two"),
         ({1_000: [10_000], 2_000: [11_000]}, 2, "factor of two"),
         ({0: [10_000] * 9}, 2, "known bytes"),
         ({1_000: [10_000], 9_000: [12_000]}, 3, "all its ranks"),
-    ],
-)
-def test_without_enough_there_is_no_fit_but_a_reason(
-    lengths: dict[int, list[int]], world_size: int, reason: str
-) -> None:
-    """One size, similar sizes, unknown sizes, missing ranks."""
-    (fit,) = fitted(calls(lengths), world_size)
-
-    assert (None, None, None) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes)
-    assert reason in fit.reason
-    assert fit.seconds(1_000) is None
+    ):
+        (fit,) = fitted(calls(lengths), world_size)
+        assert (None, None, None) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes)
+        assert reason in fit.reason
+        assert fit.seconds(1_000) is None
 
 
 # Exposed communication that is waiting, against a count of every nanosecond.
@@ -204,18 +187,11 @@ _END = 90
 
 
 @dataclass(frozen=True)
-class ExposedWaitCall:
-    """A collective of a random job: when each recorded rank is in it."""
-
-    kind: str
-    spans: dict[int, tuple[int, int]]
-
-
-@dataclass(frozen=True)
 class Job:
     """A random job: its collectives, and each rank's compute and steps."""
 
-    calls: tuple[ExposedWaitCall, ...]
+    calls: tuple[tuple[str, dict[int, tuple[int, int]]], ...]
+    """The kind of each collective, and when each recorded rank is in it."""
     compute: tuple[tuple[tuple[int, int], ...], ...]
     bounds: tuple[tuple[int, ...], ...]
 
@@ -225,13 +201,13 @@ class Job:
 
     def devices(self) -> tuple[DeviceFigures, ...]:
         builders = [TimelineBuilder(rank, bounds=self.bounds[rank]) for rank in range(self.ranks)]
-        for number, call in enumerate(self.calls):
+        for number, (kind, spans) in enumerate(self.calls):
             # Different bytes make the calls of different collectives impossible to confuse.
-            what = Collective(call.kind, 64 * (number + 1), "Float", "0", self.ranks, seq=number)
-            for rank, (start, end) in call.spans.items():
+            what = Collective(kind, 64 * (number + 1), "Float", "0", self.ranks, seq=number)
+            for rank, (start, end) in spans.items():
                 builders[rank].collective(start, end, what, lane=20 + number)
-        for builder, spans in zip(builders, self.compute, strict=True):
-            for start, end in spans:
+        for builder, computed in zip(builders, self.compute, strict=True):
+            for start, end in computed:
                 builder.compute(start, end)
         return tuple(figures_of(builder.build()) for builder in builders)
 
@@ -239,13 +215,13 @@ class Job:
 @st.composite
 def jobs(draw: st.DrawFn, complete: bool = False) -> Job:
     ranks = draw(st.integers(2, 4))
-    calls = []
+    calls = list[tuple[str, dict[int, tuple[int, int]]]]()
     for _ in range(draw(st.integers(0, 5))):
         everyone = complete or draw(st.booleans())
         present = range(ranks) if everyone else draw(st.lists(st.integers(0, ranks - 1), min_size=1, unique=True))
         end = draw(st.integers(20, _END - 5))
         spans = {rank: (draw(st.integers(0, end - 1)), end + draw(st.integers(0, 4))) for rank in present}
-        calls.append(ExposedWaitCall(draw(st.sampled_from(sorted(_KINDS))), spans))
+        calls.append((draw(st.sampled_from(sorted(_KINDS))), spans))
     time = st.integers(0, _END)
     span = st.tuples(time, time).filter(lambda pair: pair[0] < pair[1])
     compute = tuple(tuple(draw(st.lists(span, max_size=3))) for _ in range(ranks))
@@ -259,34 +235,25 @@ def waits_of(*devices: DeviceFigures) -> tuple[ExposedWait, ...]:
     return exposed_waits(matches, timing(matches, clocks), clocks, devices)
 
 
-@dataclass
-class Counted:
-    """Nanoseconds of one rank and step, counted one by one."""
-
-    wait: int = 0
-    unmatched: int = 0
-    known: bool = False
-
-
-def counted(job: Job, rank: int, kind: str | None) -> list[Counted]:
-    """Walk through a rank's nanoseconds; *kind* limits the collectives."""
-    own = [call for call in job.calls if rank in call.spans and kind in (None, call.kind)]
+def counted(job: Job, rank: int, kind: str | None) -> list[tuple[int, int, bool]]:
+    """Walk through a rank's nanoseconds: waiting, unmatched, known, by step; *kind* limits the collectives."""
+    own = [(name, spans) for name, spans in job.calls if rank in spans and kind in (None, name)]
     waiting, lacking = set(), set()
-    known = [call for call in own if len(call.spans) == job.ranks and _KINDS[call.kind]]
-    for call in own:
-        start, end = call.spans[rank]
-        if call in known:
-            transfer = min(last - first for first, last in call.spans.values())
+    known = [spans for name, spans in own if len(spans) == job.ranks and _KINDS[name]]
+    for _, spans in own:
+        start, end = spans[rank]
+        if spans in known:
+            transfer = min(last - first for first, last in spans.values())
             waiting |= set(range(start, end - transfer))
-        elif len(call.spans) < job.ranks:
+        elif len(spans) < job.ranks:
             lacking |= set(range(start, end))
     computing = {ns for span in job.compute[rank] for ns in range(*span)}
     steps = []
     for low, high in zip(job.bounds[rank], job.bounds[rank][1:], strict=False):
         step = set(range(low, high)) - computing
         wait = len(waiting & step)
-        launched = any(low <= call.spans[rank][0] < high for call in known)
-        steps.append(Counted(wait, len((lacking - waiting) & step), launched or wait > 0))
+        launched = any(low <= spans[rank][0] < high for spans in known)
+        steps.append((wait, len((lacking - waiting) & step), launched or wait > 0))
     return steps
 
 
@@ -297,17 +264,15 @@ def test_waits_are_those_counted_nanosecond_by_nanosecond(job: Job) -> None:
     for rank, found in enumerate(waits_of(*job.devices())):
         for kind in (None, *found.by_kind):
             figures = found if kind is None else found.by_kind[kind]
-            expected = counted(job, rank, kind)
-            assert [step.wait for step in expected] == figures.wait_ns.tolist()
-            assert [step.unmatched for step in expected] == figures.unmatched_ns.tolist()
-            assert [step.known for step in expected] == figures.known.tolist()
-        assert {call.kind for call in job.calls if rank in call.spans} == set(found.by_kind)
+            columns = (figures.wait_ns.tolist(), figures.unmatched_ns.tolist(), figures.known.tolist())
+            assert counted(job, rank, kind) == list(zip(*columns, strict=True))
+        assert {kind for kind, spans in job.calls if rank in spans} == set(found.by_kind)
 
 
 def test_ranks_looked_at_together_wait_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of ranks are looked at in batches; calls and steps of two ranks overlap, and one call lacks a rank."""
-    first = ExposedWaitCall("all_reduce", {0: (8, 30), 1: (20, 31)})
-    job = Job((first, ExposedWaitCall("all_reduce", {1: (32, 35)})), (((5, 9),), ()), ((5, 25, 38), (5, 30, 38)))
+    first, second = ("all_reduce", {0: (8, 30), 1: (20, 31)}), ("all_reduce", {1: (32, 35)})
+    job = Job((first, second), (((5, 9),), ()), ((5, 25, 38), (5, 30, 38)))
     together = waits_of(*job.devices())
     monkeypatch.setattr(transfers, "_AT_ONCE", 1)
 
@@ -371,13 +336,12 @@ def test_the_wait_ends_when_the_last_rank_arrives() -> None:
     )
 
 
-@pytest.mark.parametrize("size", [0, 2])
-def test_a_rank_on_its_own_does_not_show_how_long_it_waits(size: int) -> None:
+def test_a_rank_on_its_own_does_not_show_how_long_it_waits() -> None:
     """Whether or not the trace tells that its group has two ranks."""
-    (wait,) = waits_of(figures_of(_late(0, 20, size=size).build()))
-
-    assert {"exposed_wait_ns": None, "exposed_unmatched_ns": 60 * MS} == wait.step(0) == wait.total()
-    assert [-1] == wait.calls.wait_ns.tolist() == wait.calls.exposed_ns.tolist()
+    for size in (0, 2):
+        (wait,) = waits_of(figures_of(_late(0, 20, size=size).build()))
+        assert {"exposed_wait_ns": None, "exposed_unmatched_ns": 60 * MS} == wait.step(0) == wait.total()
+        assert [-1] == wait.calls.wait_ns.tolist() == wait.calls.exposed_ns.tolist()
 
 
 def test_a_wait_is_for_the_rank_that_keeps_all_others_waiting_longest() -> None:
@@ -394,26 +358,19 @@ def _run() -> Run:
 
 
 def test_frames_and_json_distinguish_an_unknown_wait_from_none() -> None:
-    """<NA> and null, never 0; nanoseconds stay integers beside them."""
+    """<NA> and null, never 0; each collective, too, shows its wait and the rank that caused it."""
     run = _run()
     steps, totals, data = run.steps(), run.totals(), run.to_dict()
 
     assert ["Int64", "Int64"] == [str(frame["exposed_wait_ns"].dtype) for frame in (steps, totals)]
     assert [False, True] * 2 == steps["exposed_wait_ns"].isna().tolist()
-    assert [50 * MS, 0] == totals["exposed_wait_ns"].tolist()
+    for frame in (totals, run.collectives(), run.matched_collectives()):
+        assert [50 * MS, 0] == frame["exposed_wait_ns"].tolist()
+    for frame in (run.collectives(), run.matched_collectives()):
+        assert (1, True) == (frame["waits_for"][0], frame["waits_for"].isna()[1])
     first, second = data["ranks"][0]["steps"]
     assert (50 * MS, None) == (first["exposed_wait_ns"], second["exposed_wait_ns"])
     assert 50 * MS == first["comm"]["all_reduce"]["exposed_wait_ns"] == data["ranks"][0]["total"]["exposed_wait_ns"]
-
-
-def test_each_collective_shows_its_wait_and_the_rank_that_caused_it() -> None:
-    """In the frames by call and by matched collective, and in the JSON."""
-    run = _run()
-
-    for frame in (run.collectives(), run.matched_collectives()):
-        assert [50 * MS, 0] == frame["exposed_wait_ns"].tolist()
-        assert (1, True) == (frame["waits_for"][0], frame["waits_for"].isna()[1])
-    data = run.to_dict()
     for row in (data["ranks"][0]["collectives"][0], data["collectives"][0]["members"][0]):
         assert (50 * MS, 1) == (row["exposed_wait_ns"], row["waits_for"])
     assert data["collectives"][0]["members"][1]["waits_for"] is None
@@ -426,12 +383,9 @@ def test_the_run_waits_for_the_rank_that_causes_most() -> None:
         for starts in ((20, 30, 70), (20, 68, 70))
     )
     none = Run("r", tuple(_late(rank, 20).build() for rank in range(2)))
+    runs = (_run(), two, shared, none, _run().select(ranks={0}))
 
-    assert (1,) == _run().cross_rank.waits_for()
-    assert (2,) == two.cross_rank.waits_for()
-    assert (2, 1) == shared.cross_rank.waits_for()
-    assert () == none.cross_rank.waits_for()
-    assert (1,) == _run().select(ranks={0}).cross_rank.waits_for()
+    assert [(1,), (2,), (2, 1), (), (1,)] == [run.cross_rank.waits_for() for run in runs]
 
 
 @pytest.mark.heavy
@@ -515,16 +469,11 @@ def test_a_slow_one_is_flagged() -> None:
 
 
 def test_the_histogram_counts_all() -> None:
-    """Bins of equal width from the shortest to the longest."""
+    """Bins of equal width from the shortest to the longest; without collectives, or ranks, no distribution."""
     counts, edges = latencies_of(latency_calls([10_000, 20_000, 30_000, 30_000]))[0].histogram(4)
 
     assert ([1, 0, 1, 2], [10_000, 15_000, 20_000, 25_000, 30_000]) == (counts.tolist(), edges.tolist())
-
-
-@pytest.mark.parametrize("given", [[], [20_000] * 3])
-def test_what_is_not_known_is_left_out(given: list[int]) -> None:
-    """No collectives, or missing ranks: no distribution."""
-    assert () == latencies_of(latency_calls(given), size=3)
+    assert () == latencies_of([], size=3) == latencies_of(latency_calls([20_000] * 3), size=3)
 
 
 def test_waits_and_bandwidth_are_those_of_the_timing() -> None:
@@ -538,12 +487,6 @@ def test_waits_and_bandwidth_are_those_of_the_timing() -> None:
     assert found.wait_ns == times.wait_ns.mean()
     assert found.busbw == sorted(times.busbw.tolist())[1]
     assert latencies_of(latency_calls([10_000, 30_000], 0))[0].busbw is None
-
-
-def grouped(end: int, length: int, group: int) -> Call:
-    ranks = (0, 1) if group == 0 else (2, 3)
-    about = {"group": str(group), "group_size": 2, "ranks": ranks, "description": "mesh_inside"}
-    return 0, end - length, end, Collective("all_reduce", 4_000, "Float", **about)  # type: ignore[arg-type]
 
 
 def test_forward_and_backward_of_one_label_are_two() -> None:
@@ -582,9 +525,11 @@ def test_a_label_whose_sizes_vary_is_one_row_and_so_are_its_layers_summed() -> N
 
 def test_groups_of_one_purpose_are_summed() -> None:
     """Each replica has its own group; --all shows them."""
-    one = [grouped(MS * (i + 1), 10_000, 0) for i in range(3)]
-    two = [grouped(MS * (i + 1), 20_000, 1) for i in range(3)]
-    devices = [one_rank(number, one if number < 2 else two) for number in range(4)]
+    devices = []
+    for number in range(4):
+        ranks, length = ((0, 1), 10_000) if number < 2 else ((2, 3), 20_000)
+        purpose = Collective("all_reduce", 4_000, "Float", str(ranks), 2, ranks=ranks, description="mesh_inside")
+        devices.append(one_rank(number, [(0, MS * i - length, MS * i, purpose) for i in (1, 2, 3)]))
     matches = match(devices, 4)
     times = timing(matches, estimate(matches, devices))
     found = latencies(matches, times)

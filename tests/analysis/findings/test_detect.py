@@ -66,16 +66,14 @@ def test_exposed_communication_is_reported_with_its_tail() -> None:
     assert ("ProfilerStep#0", 30 * MS) == (finding.evidence.step, finding.evidence.to_dict()["exposed_ns"])
 
 
-@pytest.mark.parametrize(("backward", "said"), [(20, "at most 20.0 ms"), (50, "during backward")])
-def test_overlap_is_not_advised_where_backward_is_far_too_short(backward: int, said: str) -> None:
+def test_overlap_is_not_advised_where_backward_is_far_too_short() -> None:
     """A transfer that takes more than twice as long as backward's compute can't hide behind it."""
-    end = backward + 45
-    pair = (step(rank, all_reduce=(backward, end)).build() for rank in (0, 1))
-    (finding,) = detected_in(*pair)
-
-    assert ("exposed_comm", 45 * MS) == (finding.kind, finding.counted_ns)
-    assert said in finding.advice
-    assert ("GB/s" in finding.advice) == (backward == 20)
+    for backward, said in ((20, "at most 20.0 ms"), (50, "during backward")):
+        pair = (step(rank, all_reduce=(backward, backward + 45)).build() for rank in (0, 1))
+        (finding,) = detected_in(*pair)
+        assert ("exposed_comm", 45 * MS) == (finding.kind, finding.counted_ns)
+        assert said in finding.advice
+        assert ("GB/s" in finding.advice) == (backward == 20)
 
 
 def test_waiting_for_a_late_rank_is_said_without_a_cause() -> None:
@@ -101,26 +99,21 @@ def test_gradients_that_go_one_by_one_are_reported() -> None:
     assert "bucket" in finding.advice
 
 
-@pytest.mark.parametrize(
-    ("kind", "launch", "seen"),
-    [
-        ("host_bound", 60, ""),
-        ("data_loading", 60, "data_loading"),
-        ("launching", 1, "launching"),
-        ("waiting", 1, "depending"),
-    ],
-)
-def test_idle_time_is_reported_by_cause(kind: str, launch: int, seen: str) -> None:
+def test_idle_time_is_reported_by_cause() -> None:
     """A gap of 20 ms on one of two ranks costs 10 ms on the mean GPU, and the worse rank is named."""
-    gap = step(0, gap=(40, 60)).build()
-    spans = {seen: (np.array([(45 if seen == "data_loading" else 40) * MS]), np.array([60 * MS]))} if seen else {}
-    gap = replace(gap, launch_ns=np.array([0, launch * MS]), **spans)
-    found = {finding.kind: finding for finding in detected_in(gap, step(1).build())}
-
-    assert kind in found
-    assert found[kind].counted_ns == (7.5 if kind == "data_loading" else 10) * MS
-    assert "most on rank 0" in found[kind].text
-    assert "ProfilerStep#0" == found[kind].evidence.step
+    for kind, launch, seen, counted_ms in (
+        ("host_bound", 60, "", 10),
+        ("data_loading", 60, "data_loading", 7.5),
+        ("launching", 1, "launching", 10),
+        ("waiting", 1, "depending", 10),
+    ):
+        gap = replace(step(0, gap=(40, 60)).build(), launch_ns=np.array([0, launch * MS]))
+        if seen:
+            gap = replace(gap, **{seen: (np.array([(45 if kind == "data_loading" else 40) * MS]), np.array([60 * MS]))})
+        found = {finding.kind: finding for finding in detected_in(gap, step(1).build())}
+        assert counted_ms * MS == found[kind].counted_ns
+        assert "most on rank 0" in found[kind].text
+        assert "ProfilerStep#0" == found[kind].evidence.step
 
 
 def test_idle_time_that_nothing_explains_is_no_finding() -> None:
@@ -131,15 +124,14 @@ def test_idle_time_that_nothing_explains_is_no_finding() -> None:
     assert () == detected_in(gap, step(1).build())
 
 
-@pytest.mark.parametrize("name", ["gemm", "triton_poi_fused_gelu_0"])
-def test_a_compiled_model_is_not_to_be_compiled(name: str) -> None:
+def test_a_compiled_model_is_not_to_be_compiled() -> None:
     """Late launches of a model that torch.compile has compiled already need CUDA graphs."""
-    build = TimelineBuilder(bounds=(0, MS)).compute(0, 400_000, name=name).compute(600_000, MS)
-    (finding,) = detected_in(replace(build.build(), launch_ns=np.array([0, 600_000])))
-
-    assert "host_bound" == finding.kind
-    assert ("torch.compile" in finding.advice) == (name == "gemm")
-    assert "CUDA graphs" in finding.advice
+    for name in ("gemm", "triton_poi_fused_gelu_0"):
+        build = TimelineBuilder(bounds=(0, MS)).compute(0, 400_000, name=name).compute(600_000, MS)
+        (finding,) = detected_in(replace(build.build(), launch_ns=np.array([0, 600_000])))
+        assert "host_bound" == finding.kind
+        assert ("torch.compile" in finding.advice) == (name == "gemm")
+        assert "CUDA graphs" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -157,23 +149,14 @@ def test_what_steps_without_the_profiler_leave_to_gain_is_said(plain: int | str,
     assert ("Without the profiler" in finding.text) == bool(said)
 
 
-@pytest.mark.parametrize(("source", "advised"), [("Pageable", True), ("Pinned", False)])
-def test_pinned_memory_is_advised_only_where_most_copies_lack_it(source: str, advised: bool) -> None:
-    """Copies that compute hides do not count."""
-    build = step(0, gap=(10, 20)).memory(10 * MS, 20 * MS, f"Memcpy HtoD ({source} -> Device)")
-    other = "Pinned" if advised else "Pageable"
-    (finding,) = detected_in(build.memory(20 * MS, 90 * MS, f"Memcpy DtoH (Device -> {other})").build())
-
-    assert ("copies", 10 * MS) == (finding.kind, finding.counted_ns)
-    assert ("Copy from pinned memory" in finding.advice) == advised
-
-
-def test_copies_that_nothing_hides_are_reported() -> None:
-    """Exposed memory time is a separate finding."""
-    (finding,) = detected_in(step(0, memory=(10, 20)).build())
-
-    assert ("copies", 10 * MS) == (finding.kind, finding.counted_ns)
-    assert {"kind", "text", "advice", "counted_ns", "evidence"} <= set(finding.to_dict())
+def test_pinned_memory_is_advised_only_where_most_copies_lack_it() -> None:
+    """Copies that compute hides do not count, the others' exposed time does."""
+    for source, other in (("Pageable", "Pinned"), ("Pinned", "Pageable")):
+        build = step(0, gap=(10, 20)).memory(10 * MS, 20 * MS, f"Memcpy HtoD ({source} -> Device)")
+        (finding,) = detected_in(build.memory(20 * MS, 90 * MS, f"Memcpy DtoH (Device -> {other})").build())
+        assert ("copies", 10 * MS) == (finding.kind, finding.counted_ns)
+        assert {"kind", "text", "advice", "counted_ns", "evidence"} <= set(finding.to_dict())
+        assert ("Copy from pinned memory" in finding.advice) == (source == "Pageable")
 
 
 def test_forward_work_done_again_is_reported_with_its_share() -> None:
@@ -189,20 +172,16 @@ def test_forward_work_done_again_is_reported_with_its_share() -> None:
     assert "activation checkpointing" in finding.text
 
 
-@pytest.mark.parametrize(("used", "said"), [(0, "all parameters were used"), (400, "only time in which")])
-def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, said: str) -> None:
+def test_a_search_for_unused_parameters_costs_where_the_gpu_idles() -> None:
     """Of 20 ms of search 15 are in a gap; if DDP's data says that all were used, so does the finding."""
     search = (np.array([45 * MS]), np.array([65 * MS]))
     gap = replace(step(0, gap=(40, 60)).build(), parameter_search=search, launch_ns=np.array([0, 60 * MS]))
-    info = {"ddp": {"find_unused_parameters": 1, "unused_parameter_size": used}}
-    found = {finding.kind: finding for finding in findings_in([figures_of(gap)], 1, info)}
-
-    assert (15 * MS, 20 * MS) == (
-        found["unused_parameters"].counted_ns,
-        found["unused_parameters"].evidence.to_dict()["host_ns"],
-    )
-    assert said in found["unused_parameters"].text
-    assert "20.0 ms of each host's step" in found["unused_parameters"].text
+    for used, said in ((0, "all parameters were used"), (400, "only time in which")):
+        info = {"ddp": {"find_unused_parameters": 1, "unused_parameter_size": used}}
+        (found,) = (one for one in findings_in([figures_of(gap)], 1, info) if one.kind == "unused_parameters")
+        assert (15 * MS, 20 * MS) == (found.counted_ns, found.evidence.to_dict()["host_ns"])
+        assert said in found.text
+        assert "20.0 ms of each host's step" in found.text
 
 
 def test_a_search_that_gpu_work_hides_is_not_reported() -> None:
@@ -255,19 +234,18 @@ def test_bandwidth_is_reported_against_what_the_links_were_measured_at() -> None
         assert "low_bandwidth" not in kinds(devices, links=unknown)
 
 
-@pytest.mark.parametrize(("slower", "reported"), [(4, True), (1, False)])
-def test_without_measured_links_groups_are_compared(slower: int, reported: bool) -> None:
+def test_without_measured_links_groups_are_compared() -> None:
     """Of two pairs of ranks with similar messages, one reaches a quarter of the other's bandwidth."""
-    devices = []
-    for number in range(4):
-        pair, length = number // 2, 32 * MS * (slower if number > 1 else 1)
-        about = {"group": str(pair), "ranks": (2 * pair, 2 * pair + 1), "group_size": 2}
-        calls = [reduce(0, (k + 1) * length, 32_000_000, length, **about) for k in range(3)]
-        devices.append(rank(number, calls, ("ProfilerStep#0",)))
-    found = kinds(devices, 4)
-
-    assert reported == ("low_bandwidth" in found)
-    assert not reported or "among ranks 2, 3 reaches 0.2 GB/s, 25 %" in found["low_bandwidth"].text
+    for slower in (4, 1):
+        devices = []
+        for number in range(4):
+            pair, length = number // 2, 32 * MS * (slower if number > 1 else 1)
+            about = {"group": str(pair), "ranks": (2 * pair, 2 * pair + 1), "group_size": 2}
+            calls = [reduce(0, (k + 1) * length, 32_000_000, length, **about) for k in range(3)]
+            devices.append(rank(number, calls, ("ProfilerStep#0",)))
+        found = kinds(devices, 4)
+        assert (slower == 4) == ("low_bandwidth" in found)
+        assert slower == 1 or "among ranks 2, 3 reaches 0.2 GB/s, 25 %" in found["low_bandwidth"].text
 
 
 def test_a_collective_slower_than_its_like_is_reported() -> None:
@@ -299,17 +277,17 @@ def test_a_large_first_bucket_sets_out_late() -> None:
     assert "first_bucket" not in {finding.kind for finding in detected_in(small.build())}
 
 
-@pytest.mark.parametrize(
-    ("here", "world", "said"),
-    [((0,), 2, "rank 1 was not recorded"), ((0, 2), 4, "ranks 1, 3 were not recorded"), ((0, 1), 2, "")],
-)
-def test_without_all_ranks_waiting_is_no_figure(here: tuple[int, ...], world: int, said: str) -> None:
+def test_without_all_ranks_waiting_is_no_figure() -> None:
     """The finding names the missing ranks; with all ranks it says nothing."""
-    finding = kinds(job(8_000_000, ranks=here, world=world), world)["exposed_comm"]
-
-    assert ("How much of it is waiting is unknown" in finding.text) == bool(said)
-    assert said in finding.text
-    assert ("missing traces first" in finding.advice) == bool(said)
+    for here, world, said in (
+        ((0,), 2, "rank 1 was not recorded"),
+        ((0, 2), 4, "ranks 1, 3 were not recorded"),
+        ((0, 1), 2, ""),
+    ):
+        finding = kinds(job(8_000_000, ranks=here, world=world), world)["exposed_comm"]
+        assert ("How much of it is waiting is unknown" in finding.text) == bool(said)
+        assert said in finding.text
+        assert ("missing traces first" in finding.advice) == bool(said)
 
 
 def test_kinds_that_run_at_once_share_what_they_expose() -> None:
@@ -365,27 +343,22 @@ def bubble_of(run: Run) -> Finding:
 
 def test_the_bubble_is_reported_beside_the_schedules_own() -> None:
     """Filling the pipeline takes one of five parts of the time: the measured bubble equals the formula's."""
-    run = run_of(gpipe(2, 4), 100, 200)
-    finding = bubble_of(run)
+    finding = bubble_of(run_of(gpipe(2, 4), 100, 200))
 
     assert 300 == finding.counted_ns
     assert "20.0 % of its ranks' time; the gpipe schedule implies 20.0 %." in finding.text
     assert "micro-batches (now 4)" in finding.advice
     assert "interleave" in finding.advice
-    assert {
-        "step": "ProfilerStep#0",
-        "micro_batches": 4,
-        "schedule": "gpipe",
-    }.items() <= finding.evidence.to_dict().items()
+    facts = {"step": "ProfilerStep#0", "micro_batches": 4, "schedule": "gpipe"}
+    assert facts.items() <= finding.evidence.to_dict().items()
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_stage_that_takes_longer_is_named(first: int) -> None:
+def test_a_stage_that_takes_longer_is_named() -> None:
     """The others wait for it: the advice is to rebalance the layers."""
-    run = run_of(one_forward_one_backward(2, 4), 100, 200)
-    slow = run.timelines[first].actions
-    force_setattr(slow, "busy_ns", slow.busy_ns // 4)
-    finding = bubble_of(run)
-
-    assert f"The stages of rank {1 - first} compute 1.6 times as long as the mean." in finding.text
-    assert finding.advice.startswith("Rebalance the layers")
+    for first in (0, 1):
+        run = run_of(one_forward_one_backward(2, 4), 100, 200)
+        slow = run.timelines[first].actions
+        force_setattr(slow, "busy_ns", slow.busy_ns // 4)
+        finding = bubble_of(run)
+        assert f"The stages of rank {1 - first} compute 1.6 times as long as the mean." in finding.text
+        assert finding.advice.startswith("Rebalance the layers")

@@ -97,35 +97,31 @@ def test_damage_is_reported_where_it_is(tmp_path: Path, monkeypatch: pytest.Monk
     """A piece with a damaged event is held, and costs no event of the pieces around it."""
     monkeypatch.setattr("dptrace.readers.stream.CHUNK", 3000)
     text = json.dumps({"traceEvents": [event(f"e{k}", k) for k in range(300)]})
-    path = tmp_path / "rank0.json"
-    path.write_text(text.replace('"e70"', '"e"70"').replace('"e200"', "nonsense"))
 
-    trace = read_trace(path)
+    trace = read(tmp_path, text.replace('"e70"', '"e"70"').replace('"e200"', "nonsense"))
 
     assert {f"e{k}" for k in range(300) if k not in (70, 200)} <= {trace.names[name] for name in trace.name}
-    assert ("rank0.json: 2 events left out",) == tuple(sentence[:29] for sentence in map(str, trace.damage))
+    (sentence,) = map(str, trace.damage)
+    assert sentence.startswith("t.json: 2 events left out")
 
 
 def test_of_several_values_the_last_counts(tmp_path: Path) -> None:
     """As JSON's readers take it, also where the others are of a type that no event has."""
     one, two = (json.dumps(event("e", k))[1:] for k in (1, 2))
-    path = tmp_path / "rank0.json"
-    path.write_text(f'{{"traceEvents": [{{"ph": "M", "cat": 17, "args": [1], {one}, {{"ts": 5, "ph": [], {two}]}}')
+    first, second = f'{{"ph": "M", "cat": 17, "args": [1], {one}', f'{{"ts": 5, "ph": [], {two}'
 
-    trace = read_trace(path)
+    trace = read(tmp_path, f'{{"traceEvents": [{first}, {second}]}}')
 
     assert ([1000, 2000], ()) == (trace.start_ns.tolist(), trace.damage)
 
 
-@pytest.mark.parametrize("key", ['"ph"', '"name"', '"args"'])
-def test_a_key_that_is_no_text_is_damage(key: str, tmp_path: Path) -> None:
+def test_a_key_that_is_no_text_is_damage(tmp_path: Path) -> None:
     """An event that lost a field to a changed byte looks like one that never had it."""
     text = json.dumps({"traceEvents": [event(f"e{k}", k) for k in range(9)]}).encode()
-    at = text.index(key.encode(), 300) + 2
-    path = tmp_path / "rank0.json"
-    path.write_bytes(text[:at] + b"\xc1" + text[at + 1 :])
-
-    assert any("1 event repaired" in str(sentence) for sentence in read_trace(path).damage)
+    for key in (b'"ph"', b'"name"', b'"args"'):
+        at = text.index(key, 300) + 2
+        trace = read(tmp_path, text[:at] + b"\xc1" + text[at + 1 :])
+        assert any("1 event repaired" in str(sentence) for sentence in trace.damage), key
 
 
 # The document around the events, whole and damaged.
@@ -137,8 +133,8 @@ def read(folder: Path, text: str | bytes) -> Trace:
     return read_trace(path)
 
 
-def steps(first: int = 0, count: int = 3) -> KinetoFile:
-    file = KinetoFile(rank=3, world_size=4)
+def steps(first: int = 0, count: int = 3, rank: int = 3) -> KinetoFile:
+    file = KinetoFile(rank=rank, world_size=4)
     for k in range(first, first + count):
         training_step(file, k, 100 * k)
     return file
@@ -183,33 +179,27 @@ def test_a_damaged_last_event_does_not_make_a_file_a_cut_one(tmp_path: Path) -> 
     assert 1 == len(trace.damage)
 
 
-@pytest.mark.parametrize(
-    ("before", "junk", "behind", "damage"),
-    [
-        # File systems pad files that were allocated and not filled; editors on Windows mark UTF-8.
-        (b"", b"", b"\0" * 4096, 0),
-        (b"\xef\xbb\xbf", b"", b"", 0),
-        # Output of a shell or a log shipper is not read.
-        *((b"", b"", garbage, 1) for garbage in (b"x", b"]}", b'{"a": 1}', b"\n\nconnection closed by remote host\n")),
-        # Values among the events that are none.
-        *((b"", junk, b"", 1) for junk in (b",", b",,", b"null,", b'"text",', b"5,", b"[1],")),
-    ],
-)
-def test_what_is_no_event_costs_none(before: bytes, junk: bytes, behind: bytes, damage: int, tmp_path: Path) -> None:
+def test_what_is_no_event_costs_none(tmp_path: Path) -> None:
     """Around the document and among its events; a note says what was not read."""
     file = steps()
     text = file.text().encode()
     at = text.index(b'{\n    "ph"', text.index(b"{\n", len(text) // 2))
-
-    trace = read(tmp_path, before + text[:at] + junk + text[at:] + behind)
-
-    assert (len(file.events), False, damage) == (len(trace), trace.cut, len(trace.damage))
-    if behind.strip(b"\0"):
-        assert f"t.json: {len(behind.strip())} bytes after the end of the document" in str(trace.damage[0])
+    # File systems pad files that were allocated and not filled; editors on Windows mark UTF-8.
+    for read_as_it_is in (text + b"\0" * 4096, b"\xef\xbb\xbf" + text):
+        trace = read(tmp_path, read_as_it_is)
+        assert (len(file.events), False, ()) == (len(trace), trace.cut, trace.damage)
+    # Output of a shell or a log shipper is not read.
+    for garbage in (b"x", b"]}", b'{"a": 1}', b"\n\nconnection closed by remote host\n"):
+        trace = read(tmp_path, text + garbage)
+        assert (len(file.events), False, 1) == (len(trace), trace.cut, len(trace.damage))
+        assert f"t.json: {len(garbage.strip())} bytes after the end of the document" in str(trace.damage[0])
+    for junk in (b",", b",,", b"null,", b'"text",', b"5,", b"[1],"):
+        trace = read(tmp_path, text[:at] + junk + text[at:])
+        assert (len(file.events), False, 1) == (len(trace), trace.cut, len(trace.damage))
 
 
 @pytest.mark.parametrize("joined", ["keys", "documents", "bare lists"])
-@pytest.mark.parametrize(("lists", "chunk"), [(2, 1 << 20), (12, 1 << 20), (12, 3000), (12, 700)])
+@pytest.mark.parametrize(("lists", "chunk"), [(2, 1 << 20), (12, 3000), (12, 700)])
 def test_several_lists_are_read_as_one(
     joined: str, lists: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,15 +213,10 @@ def test_several_lists_are_read_as_one(
 
     trace = read(tmp_path, text)
 
-    assert sum(len(file.events) for file in files) == len(trace)
-    assert (False, f"t.json: Holds {lists} lists of events; they were read as one.") == (
-        trace.cut,
-        *map(str, trace.damage),
-    )
-    assert (None if joined == "bare lists" else 3, BASE_NS * (joined != "bare lists")) == (
-        trace.rank,
-        trace.start_ns[0],
-    )
+    (note,) = map(str, trace.damage)
+    assert (sum(len(file.events) for file in files), False) == (len(trace), trace.cut)
+    assert f"t.json: Holds {lists} lists" in note
+    assert ((None, 0) if joined == "bare lists" else (3, BASE_NS)) == (trace.rank, trace.start_ns[0])
 
 
 @pytest.mark.parametrize("joined", ["keys", "documents"])
@@ -250,17 +235,14 @@ def test_damage_in_one_list_costs_no_event_of_the_others(joined: str, tmp_path: 
     assert not trace.cut
 
 
-@pytest.mark.parametrize("separator", ["\n", "\r\n", ",\n", " "])
-def test_bare_events_one_to_a_line_are_read(separator: str, tmp_path: Path) -> None:
+def test_bare_events_one_to_a_line_are_read(tmp_path: Path) -> None:
     """Bare events are read, with a note; a truncated last line truncates the file."""
     file = steps()
-    text = separator.join(map(json.dumps, file.events))
-
-    whole, cut = read(tmp_path, text), read(tmp_path, text[:-30])
-
-    assert (len(file.events), False) == (len(whole), whole.cut)
-    assert "bare events" in str(whole.damage[0])
-    assert cut.cut
+    for separator in ("\n", "\r\n", ",\n", " "):
+        text = separator.join(map(json.dumps, file.events))
+        whole, cut = read(tmp_path, text), read(tmp_path, text[:-30])
+        assert (len(file.events), False, True) == (len(whole), whole.cut, cut.cut)
+        assert "bare events" in str(whole.damage[0])
 
 
 @pytest.mark.slow
@@ -280,48 +262,26 @@ def test_thousands_of_lists_take_a_moment(more: str, tmp_path: Path) -> None:
 # Two processes that wrote one file.
 
 
-def ranked(rank: int) -> KinetoFile:
-    """Return three steps of a rank."""
-    file = KinetoFile(rank)
-    for k in range(3):
-        training_step(file, k, 100 * k)
-    return file
-
-
-@pytest.mark.parametrize("size", [900, 3001, 8192])
-def test_events_of_two_processes_in_one_file_are_refused(size: int, tmp_path: Path) -> None:
-    """Their blocks alternate, so that the second header is within an event."""
-    texts = [ranked(rank).text() for rank in (0, 1)]
-    blocks = [[text[at : at + size] for at in range(0, len(text), size)] for text in texts]
-    mixed = [block for pair in zip(*blocks, strict=False) for block in pair]
-    path = tmp_path / "t.json"
-    path.write_text("".join(mixed))
-
-    with pytest.raises(TraceError, match="two headers"):
-        read_trace(path)
-
-
-def test_files_of_two_ranks_that_were_joined_are_refused(tmp_path: Path) -> None:
-    """Those of one rank are read as one."""
-    path = tmp_path / "t.json"
-    path.write_text(ranked(0).text() + "\n" + ranked(1).text())
-
+def test_events_of_two_processes_in_one_file_are_refused(tmp_path: Path) -> None:
+    """Their blocks alternate, so that the second header is within an event; whole files, too, unless of one rank."""
+    texts = [steps(rank=rank).text() for rank in (0, 1)]
+    for size in (900, 3001, 8192):
+        blocks = [[text[at : at + size] for at in range(0, len(text), size)] for text in texts]
+        with pytest.raises(TraceError, match="two headers"):
+            read(tmp_path, "".join(block for pair in zip(*blocks, strict=False) for block in pair))
     with pytest.raises(TraceError, match="rank 0 and of rank 1"):
-        read_trace(path)
+        read(tmp_path, "\n".join(texts))
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_document_within_an_event_is_no_second_header(broken: bool, tmp_path: Path) -> None:
+def test_a_document_within_an_event_is_no_second_header(tmp_path: Path) -> None:
     """As an argument or in the metadata, also where the event beside it is damaged."""
     inner = {"schemaVersion": 1, "distributedInfo": {"rank": 5}, "traceEvents": [{"ph": "X"}]}
-    file = ranked(0)
-    file.op("op", 301, 302, config=inner, several=[inner, 1])
+    file = steps()
+    file.op("op", 301, 302, config=inner, several=[inner, 1]).op("bro?ken", 303, 304)
     file.head["distributedInfo"]["config"] = inner
-    file.op("bro?ken", 303, 304)
-    path = tmp_path / "t.json"
-    path.write_text(file.text().replace("bro?ken", 'bro"ken' if broken else "whole"))
 
-    assert len(file.events) - broken == len(read_trace(path))
+    assert len(file.events) == len(read(tmp_path, file.text()))
+    assert len(file.events) - 1 == len(read(tmp_path, file.text().replace("bro?ken", 'bro"ken')))
 
 
 # Decoding of one file by several processes.
@@ -338,10 +298,7 @@ def many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def damaged_file(path: Path) -> Path:
-    file = KinetoFile()
-    for k in range(60):
-        training_step(file, k, 100 * k)
-    file.op("x" * 10_000, 1, 2).op("bro?ken", 3, 4)
+    file = steps(0, 60).op("x" * 10_000, 1, 2).op("bro?ken", 3, 4)
     for k in range(60, 90):
         training_step(file, k, 100 * k)
     path.write_bytes(gzip.compress(file.text().replace("bro?ken", "bro\x01ken").encode()))
@@ -413,17 +370,13 @@ def test_processes_end_when_the_one_that_asks_is_gone(tmp_path: Path) -> None:
 def test_only_large_files_pay(tmp_path: Path) -> None:
     """One process reads a file that takes a second, and a pipe, whose size is unknown."""
     small, large, zipped, pipe = (tmp_path / name for name in ("a.json", "b.json", "c.json.gz", "d.json"))
-    small.write_bytes(b"{}")
-    for path, size in ((large, 500 << 20), (zipped, 100 << 20)):
+    for path, size in ((small, 2), (large, 500 << 20), (zipped, 100 << 20)):
         path.touch()
         os.truncate(path, size)
     os.mkfifo(pipe)
 
-    worthwhile = [
-        is_worthwhile(Source.of(path), jobs)
-        for path, jobs in ((small, 4), (large, 4), (large, 1), (zipped, 4), (pipe, 4))
-    ]
-    assert [False, True, False, True, False] == worthwhile
+    asked = ((small, 4), (large, 4), (large, 1), (zipped, 4), (pipe, 4))
+    assert [False, True, False, True, False] == [is_worthwhile(Source.of(path), jobs) for path, jobs in asked]
 
 
 # Damaged JSON, as real bugs wrote it: what needs no guess is read, the rest is counted.
@@ -431,9 +384,9 @@ def test_only_large_files_pay(tmp_path: Path) -> None:
 PLAIN = '{"ph": "X", "cat": "kernel", "name": %s, "pid": 0, "tid": 7, "ts": 5, "dur": 3, "args": {"x": %s}}'
 
 
-@pytest.mark.parametrize(
-    ("name", "x", "read"),
-    [
+def test_what_needs_no_guess_is_read() -> None:
+    """Characters that no string may hold and invalid numbers do not cost the event or its time."""
+    for name, x, read in (
         # pytorch#98432: Windows paths.
         ('"torch\\cuda\\__init__.py(219)"', "0", ("torch\\cuda\\__init__.py(219)", 0)),
         # pytorch#136180: control characters from code objects.
@@ -442,13 +395,9 @@ PLAIN = '{"ph": "X", "cat": "kernel", "name": %s, "pid": 0, "tid": 7, "ts": 5, "
         ('"a\udcffb"', "0", ("a\ufffdb", 0)),
         # A copy of length 0 has infinite bandwidth.
         ('"k"', "[inf, -nan, NaN, -Infinity]", ("k", [None] * 4)),
-    ],
-)
-def test_what_needs_no_guess_is_read(name: str, x: str, read: tuple[str, object]) -> None:
-    """Characters that no string may hold and invalid numbers do not cost the event or its time."""
-    event = json.loads(clean((PLAIN % (name, x)).encode(errors="surrogateescape")))
-
-    assert (*read, 5, 3) == (event["name"], event["args"]["x"], event["ts"], event["dur"])
+    ):
+        event = json.loads(clean((PLAIN % (name, x)).encode(errors="surrogateescape")))
+        assert (*read, 5, 3) == (event["name"], event["args"]["x"], event["ts"], event["dur"])
 
 
 @given(st.binary(max_size=300))
@@ -490,42 +439,30 @@ def test_repairs_are_reported_once_with_their_count(tmp_path: Path) -> None:
 # Documents and numbers, however JSON lets them be spelled.
 
 
-@pytest.mark.parametrize(
-    "field", ["ts", "dur", "pid", "tid", "correlation", "stream", "device", "In msg nelems", "Seq"]
-)
 @pytest.mark.parametrize("number", ["9" * 400, "1e999", "-" + "9" * 400])
-def test_a_number_of_any_length_is_at_most_damage(field: str, number: str, tmp_path: Path) -> None:
+def test_a_number_of_any_length_is_at_most_damage(number: str, tmp_path: Path) -> None:
     """An id that is none counts as absent; an event without a possible time is left out, with a note."""
-    file = training_step(KinetoFile(), 0, 0)
-    kernel = next(event for event in file.events if event["cat"] == "kernel")
-    (kernel if field in kernel else kernel["args"])[field] = "NUMBER"
-    path = tmp_path / "rank0.json"
-    path.write_text(file.text().replace('"NUMBER"', number))
-
-    trace = read_trace(path)
-
-    assert len(trace) + (1 if field in ("ts", "dur") else 0) == len(file.events) or trace.damage
+    for field in ("ts", "dur", "pid", "tid", "correlation", "stream", "device", "In msg nelems", "Seq"):
+        file = training_step(KinetoFile(), 0, 0)
+        kernel = next(event for event in file.events if event["cat"] == "kernel")
+        (kernel if field in kernel else kernel["args"])[field] = "NUMBER"
+        trace = read(tmp_path, file.text().replace('"NUMBER"', number))
+        assert len(trace) + (field in ("ts", "dur")) == len(file.events) or trace.damage, field
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
+def test_the_list_of_the_document_itself_is_read(tmp_path: Path) -> None:
+    """One of the same name deeper in the document, before or after it, is none; nor is white space anything."""
+    events = training_step(KinetoFile(), 0, 0).events
+    kernel = '{"ph": "X", "cat": "kernel", "ts": 5, "dur": 5}'
+    for document in (
         '{"a": {"traceEvents": []}, %s}',
-        '{"a": {"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 5, "dur": 5}]}, %s}',
+        f'{{"a": {{"traceEvents": [{kernel}]}}, %s}}',
         '{%s, "a": {"traceEvents": []}}',
-        '{%s, "a": [{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 5, "dur": 5}]}]}',
+        f'{{%s, "a": [{{"traceEvents": [{kernel}]}}]}}',
         '{"a": "\\"traceEvents\\": [", %s}',
         '{%s, "a": "\\"traceEvents\\": [1"}',
         "\n" * 5000 + "{%s}",
         " \t\r\n" * 800_000 + "{%s}",
-    ],
-)
-def test_the_list_of_the_document_itself_is_read(document: str, tmp_path: Path) -> None:
-    """One of the same name deeper in the document, before or after it, is none; nor is white space anything."""
-    file = training_step(KinetoFile(), 0, 0)
-    path = tmp_path / "rank0.json"
-    path.write_text(document % f'"traceEvents": {json.dumps(file.events)}')
-
-    trace = read_trace(path)
-
-    assert (len(file.events), ()) == (len(trace), trace.damage)
+    ):
+        trace = read(tmp_path, document % f'"traceEvents": {json.dumps(events)}')
+        assert (len(events), ()) == (len(trace), trace.damage), document.strip()

@@ -73,16 +73,13 @@ def _spelled(events: list[dict[str, Any]], spelling: str) -> str:
     return text.replace("}, {", "},\r\n{") if spelling == "CRLF" else text
 
 
-@pytest.mark.parametrize(
-    "spelling", ["default", "compact", "pretty", "CRLF", "metadata first", "any first key", "sorted keys", "mixed"]
-)
-def test_memory_stays_by_the_chunk(spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_stays_by_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is at most two chunks and an event long, whatever the order of keys and events: all are cut alike."""
     monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 2000)
-    path = tmp_path / "t.json.gz"
-    path.write_bytes(gzip.compress(_spelled(json.loads(file_text())["traceEvents"], spelling).encode()))
-
-    assert all(len(piece.text) < 5500 for piece in pieces(path))
+    path, events = tmp_path / "t.json.gz", json.loads(file_text())["traceEvents"]
+    for spelling in ("default", "compact", "pretty", "CRLF", "metadata first", "any first key", "sorted keys", "mixed"):
+        path.write_bytes(gzip.compress(_spelled(events, spelling).encode(), 1))
+        assert all(len(piece.text) < 5500 for piece in pieces(path)), spelling
 
 
 @pytest.mark.heavy
@@ -124,9 +121,10 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         list(pieces(path))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_other_forms_are_named_with_what_to_do(tmp_path: Path) -> None:
+    """The error for an unsupported format names it, and the command that converts it."""
+    path = tmp_path / "t.json"
+    for content, message in [
         ('{"traceEvents": []}'.encode("utf-16"), "UTF-16 text; .*iconv"),
         *(
             (f'{start}{{"traceEvents": []}}'.encode(f"utf-16-{order}"), f"UTF-16 text; .*-f UTF-16{order.upper()} ")
@@ -137,15 +135,10 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (b"BZh91AY", "bunzip2"),
         (b"\xfd7zXZ\0", "unxz"),
         *((pickle.dumps({}, protocol), "does not load .*memory_viz") for protocol in (2, 3, 4, 5)),
-    ],
-)
-def test_other_forms_are_named_with_what_to_do(content: bytes, message: str, tmp_path: Path) -> None:
-    """The error for an unsupported format names it, and the command that converts it."""
-    path = tmp_path / "t.json"
-    path.write_bytes(content)
-
-    with pytest.raises(TraceError, match=message):
-        list(pieces(path))
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(TraceError, match=message):
+            list(pieces(path))
 
 
 def test_no_memory_is_filled_where_no_event_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,21 +197,18 @@ def test_the_list_of_the_document_itself_is_found(
     assert all(find_list(text[:end]) is State.MORE for end in range(1, found))
 
 
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
-        (b'{"a": {"traceEvents": []}}', State.NONE),
-        (b'{"traceEvents": {"a": 1}}\n', State.NONE),
-        (b'{"x": 1, "ph": "X"}\n{"ph": "X"}', State.EVENT),
-        (b'{"a": "b"c", "traceEvents": []}', State.MORE),
-        (b'{"a": 1 "traceEvents" []}', State.MORE),
-        (b'{a: 1, "traceEvents": []}', State.BROKEN),
-        (b'{"a": 1} x', State.BROKEN),
-    ],
-)
-def test_without_a_list_the_reason_is_known(text: bytes, state: State) -> None:
+def test_without_a_list_the_reason_is_known() -> None:
     """A whole document, an event and damage are told apart."""
-    assert state is find_list(text)
+    states = {
+        b'{"a": {"traceEvents": []}}': State.NONE,
+        b'{"traceEvents": {"a": 1}}\n': State.NONE,
+        b'{"x": 1, "ph": "X"}\n{"ph": "X"}': State.EVENT,
+        b'{"a": "b"c", "traceEvents": []}': State.MORE,
+        b'{"a": 1 "traceEvents" []}': State.MORE,
+        b'{a: 1, "traceEvents": []}': State.BROKEN,
+        b'{"a": 1} x': State.BROKEN,
+    }
+    assert states == {text: find_list(text) for text in states}
 
 
 def test_a_name_may_be_escaped_and_another_document_come_first() -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, SeveralRanksError, TraceError
 from dptrace.hta.event_frame import read_ranks
@@ -139,53 +138,43 @@ def test_a_merged_file_is_its_ranks(merge: Callable[..., Document], gpu: int | N
 
 
 def test_gpus_of_events_that_are_mixed_are_told_by_their_launches(tmp_path: Path) -> None:
-    """Some ids that only one process has show whose a GPU is; the process ids show which rank it is."""
-    documents = [rank_document(1, later=5), rank_document(0)]
-
-    assert same_work(of_ranks(tmp_path), opened(write(by_time(documents), tmp_path / "merged.json")))
-
-
-def test_a_shared_gpu_is_told_by_its_launches(tmp_path: Path) -> None:
-    """By launch ids that only one process has."""
-    documents = [rank_document(0, 0), rank_document(1, 0, later=100)]
-
-    assert same_work(of_ranks(tmp_path, gpu=0), opened(write(by_time(documents), tmp_path / "merged.json")))
+    """Ids that only one process has show whose a GPU is; of a shared one, whose the work."""
+    for gpu, documents in (
+        (None, [rank_document(1, later=5), rank_document(0)]),
+        (0, [rank_document(0, 0), rank_document(1, 0, later=100)]),
+    ):
+        merged = write(by_time(documents), tmp_path / "merged.json")
+        assert same_work(of_ranks(tmp_path, gpu=gpu), opened(merged))
 
 
-@pytest.mark.parametrize("later", [0, 5])
-def test_work_that_may_be_of_two_processes_is_refused(later: int, tmp_path: Path) -> None:
+def test_work_that_may_be_of_two_processes_is_refused(tmp_path: Path) -> None:
     """The sentence says what is not told apart."""
-    documents = [rank_document(0, 0), rank_document(1, 0, later)]
+    for later in (0, 5):
+        merged = write(by_time([rank_document(0, 0), rank_document(1, 0, later)]), tmp_path / "merged.json")
+        with pytest.raises(TraceError, match=r"merged\.json: holds 2 processes whose launches.*own files"):
+            opened(merged)
 
-    with pytest.raises(TraceError, match=r"merged\.json: holds 2 processes whose launches have equal ids.*own files"):
-        opened(write(by_time(documents), tmp_path / "merged.json"))
 
-
-@pytest.mark.parametrize(
-    ("labels", "ranks"),
-    [
+@pytest.mark.parametrize("has_host", [True, False])
+def test_labels_say_the_ranks(has_host: bool, tmp_path: Path) -> None:
+    """In any order, also where neither a launch nor an operator is recorded; to HTA, too."""
+    for labels, ranks in (
         (("TP03", "TP01"), (3, 1)),
         (("TP00-PP01", "TP00-PP00"), (1, 0)),
         (("TP01-DP01-PP00", "TP00-DP00-PP00"), (1, 0)),
         (("Rank 5", "Rank 4"), (5, 4)),
-    ],
-)
-@pytest.mark.parametrize("has_host", [True, False])
-def test_labels_say_the_ranks(labels: tuple[str, str], ranks: tuple[int, int], has_host: bool, tmp_path: Path) -> None:
-    """In any order, also where neither a launch nor an operator is recorded; to HTA, too."""
-    documents = [rank_document(0), rank_document(1)]
-    for label, document in zip(labels, documents, strict=True):
-        for event in document["traceEvents"]:
-            event["pid"] = f"[{label}] {event['pid']}"
-        if not has_host:
-            document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
-    path = write(joined(documents), tmp_path / "merged.json")
-
-    run = opened(path)
-
-    assert sorted(ranks) == sorted(read_ranks(find([str(path)]), (), round_out=True)[0])
-    length = {timeline.rank: int(timeline.end_ns[0] - timeline.start_ns[0]) for timeline in run.timelines}
-    assert {ranks[0]: 20_000, ranks[1]: 21_000} == length
+    ):
+        documents = [rank_document(0), rank_document(1)]
+        for label, document in zip(labels, documents, strict=True):
+            for event in document["traceEvents"]:
+                event["pid"] = f"[{label}] {event['pid']}"
+            if not has_host:
+                document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
+        path = write(joined(documents), tmp_path / "merged.json")
+        run = opened(path)
+        assert sorted(ranks) == sorted(read_ranks(find([str(path)]), (), round_out=True)[0])
+        length = {timeline.rank: int(timeline.end_ns[0] - timeline.start_ns[0]) for timeline in run.timelines}
+        assert {ranks[0]: 20_000, ranks[1]: 21_000} == length
 
 
 def test_ranks_of_a_second_node_are_its_own(tmp_path: Path) -> None:
@@ -310,22 +299,6 @@ def test_commands_show_both_ranks(tmp_path: Path) -> None:
 
     assert [0, 1] == sorted({row["rank"] for row in json.loads(analysis.stdout)["ranks"]})
     assert (0, True) == (view.exit_code, page.exists())
-
-
-INPUTS = REAL.parent / "inputs" / "files"
-
-
-@pytest.mark.skipif(not INPUTS.exists(), reason=f"the inputs are not here ({INPUTS})")
-@pytest.mark.parametrize("name", ["b12_sglang_merged_dev0", "b12b_sglang_merged_dev01", "b12c_two_processes_one_file"])
-def test_two_processes_in_a_file(name: str) -> None:
-    """Each has its own forward and collectives."""
-    run = dptrace.open(INPUTS / f"{name}.json", cache=False)
-
-    steps = run.steps().groupby("rank")[["forward_ns", "overlapped_comm_ns"]].mean()
-    assert [1_500_000, 3_000_000] == steps["forward_ns"].tolist()
-    assert [0, 0] == steps["overlapped_comm_ns"].tolist()
-    assert [9, 9] == [len(timeline.collectives) for timeline in run.timelines]
-    assert not any("no trace was read" in note or "Rank 0 waits for rank 0" in note for note in run.notes)
 
 
 @pytest.mark.heavy
