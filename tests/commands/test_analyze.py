@@ -45,24 +45,21 @@ def test_the_first_screen_fits_a_terminal(folder: Path) -> None:
     assert f"Next: dptrace view {folder}" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("section", "has", "lacks"),
-    [
+def test_a_section_is_printed_alone(folder: Path) -> None:
+    """As --all prints it, below the headline; beside data it is refused."""
+    for section, has, lacks in (
         ("findings", "Findings", "mean step by"),
         ("split", "mean step by rank", "Findings"),
         ("communication", "mean step by kind", "mean step by rank"),
         ("idle", "mean step by cause", "mean step by rank"),
         ("notes", "! ", "Findings"),
-    ],
-)
-def test_a_section_is_printed_alone(folder: Path, section: str, has: str, lacks: str) -> None:
-    """As --all prints it, below the headline; beside data it is refused."""
-    text = run(folder, f"--{section}").stdout
+    ):
+        text = run(folder, f"--{section}").stdout
 
-    assert has in text
-    assert lacks not in text
-    assert has in run(folder, "--all").stdout
-    assert 2 == run(folder, f"--{section}", "--json").exit_code
+        assert has in text, section
+        assert lacks not in text, section
+        assert has in run(folder, "--all").stdout, section
+        assert 2 == run(folder, f"--{section}", "--json").exit_code, section
 
 
 def test_sections_are_printed_together(folder: Path) -> None:
@@ -88,15 +85,16 @@ def test_json_and_csv_stand_alone_on_stdout(folder: Path) -> None:
     assert 0 == counted["ranks"][0]["steps"][0]["backward_ns"]
 
 
-@pytest.mark.parametrize(
-    ("option", "fact"),
-    [("--all", "gemm_backward"), ("--collectives", "all_reduce"), ("--memory", "dptrace record --memory")],
-)
-def test_more_is_printed_where_it_is_asked_for(folder: Path, option: str, fact: str) -> None:
+def test_more_is_printed_where_it_is_asked_for(folder: Path) -> None:
     """Kernels, each collective, and memory, or how to record it."""
-    assert fact in " ".join(run(folder, option).stdout.split())
-    if option != "--collectives":
-        assert fact not in run(folder).stdout
+    for option, fact in (
+        ("--all", "gemm_backward"),
+        ("--collectives", "all_reduce"),
+        ("--memory", "dptrace record --memory"),
+    ):
+        assert fact in " ".join(run(folder, option).stdout.split()), (option, fact)
+        if option != "--collectives":
+            assert fact not in run(folder).stdout, (option, fact)
 
 
 def test_a_kernel_of_symmetric_memory_communicates(tmp_path: Path) -> None:

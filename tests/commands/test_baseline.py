@@ -55,9 +55,9 @@ def test_a_job_saves_a_baseline_and_compares_with_it(project: Path) -> None:
     assert 0 == run("baseline", "save", "main", NAIVE, "--force").exit_code
 
 
-@pytest.mark.parametrize(
-    ("line", "fact"),
-    [
+def test_wrong_use_is_refused_with_advice(project: Path) -> None:
+    """Exit code 2, and nothing is written."""
+    for line, fact in (
         ("baseline save", "Missing argument 'NAME'"),
         ("baseline save main", "Missing argument 'RUN'"),
         ("baseline save ../main run", "not a name of a baseline"),
@@ -68,15 +68,12 @@ def test_a_job_saves_a_baseline_and_compares_with_it(project: Path) -> None:
         ("diff --before a --after b --baseline main", "name B alone"),
         ("diff run --steps 1:2", "dptrace baseline save"),
         ("diff a b -o diff.xml", "add --fail-if"),
-    ],
-)
-def test_wrong_use_is_refused_with_advice(project: Path, line: str, fact: str) -> None:
-    """Exit code 2, and nothing is written."""
-    done = run(*line.split())
+    ):
+        done = run(*line.split())
 
-    assert 2 == done.exit_code
-    assert fact in done.output
-    assert not list(project.iterdir())
+        assert 2 == done.exit_code, (line, fact)
+        assert fact in done.output, (line, fact)
+        assert not list(project.iterdir()), (line, fact)
 
 
 def test_names_from_traces_can_not_break_a_report() -> None:

@@ -40,9 +40,10 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["bench", *arguments])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_wrong_use_is_refused_in_a_line(here: Path) -> None:
+    """Before anything is started or written."""
+    pytest.importorskip("torch")
+    for arguments, says in (
         (["--models", "huge"], "--models huge: unknown; choose from small"),
         (["--modes", "fast"], "--modes fast"),
         (["--models", ","], "--models: the list is empty"),
@@ -59,17 +60,13 @@ def run(*arguments: str) -> Result:
         (["--from", "runs.csv", "-o", "runs.csv"], "is not empty"),
         (["--modes", "moe", "--models", "small"], "the mode moe trains gpt-tiny"),
         (["--csv", "runs.csv"], "runs.csv already exists"),
-    ],
-)
-def test_wrong_use_is_refused_in_a_line(here: Path, arguments: list[str], says: str) -> None:
-    """Before anything is started or written."""
-    pytest.importorskip("torch")
-    done = run(*arguments)
+    ):
+        done = run(*arguments)
 
-    assert done.exit_code in (1, 2)
-    assert says in done.output
-    assert "Traceback" not in done.output
-    assert ["runs.csv"] == os.listdir(here)
+        assert done.exit_code in (1, 2), (arguments, says)
+        assert says in done.output, (arguments, says)
+        assert "Traceback" not in done.output, (arguments, says)
+        assert ["runs.csv"] == os.listdir(here), (arguments, says)
 
 
 @pytest.mark.heavy

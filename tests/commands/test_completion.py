@@ -14,22 +14,19 @@ from click.testing import CliRunner
 from dptrace.commands.shared.main import COMMANDS, cli
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shell", "code", "words"),
-    [
+def test_each_shell_has_a_script() -> None:
+    """Which asks dptrace itself, by its name; of $SHELL where none is named. Others are wrong use."""
+    for arguments, shell, code, words in (
         ("bash", "", 0, ("complete -o nosort", "_DPTRACE_COMPLETE=bash_complete")),
         ("zsh", "", 0, ("#compdef", "_DPTRACE_COMPLETE=zsh_complete")),
         ("fish", "", 0, ("complete ", "_DPTRACE_COMPLETE=fish_complete")),
         ("", "/usr/local/bin/fish", 0, ("complete ", "_DPTRACE_COMPLETE=fish_complete")),
         ("", "/bin/tcsh", 2, ("$SHELL is tcsh", "bash, zsh, fish")),
         ("", "", 2, ("$SHELL is not set", "bash, zsh, fish")),
-    ],
-)
-def test_each_shell_has_a_script(arguments: str, shell: str, code: int, words: tuple[str, ...]) -> None:
-    """Which asks dptrace itself, by its name; of $SHELL where none is named. Others are wrong use."""
-    result = CliRunner(env={"SHELL": shell}).invoke(cli, ["completion", *arguments.split()])
+    ):
+        result = CliRunner(env={"SHELL": shell}).invoke(cli, ["completion", *arguments.split()])
 
-    assert (code, [*words]) == (result.exit_code, [word for word in words if word in result.output])
+        assert (code, [*words]) == (result.exit_code, [word for word in words if word in result.output]), arguments
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("target", "name"), [(".", "naive.py"), ("mine.py", "mine.py"), (None, "naive.py")])
-def test_a_trainer_is_copied(target: str | None, name: str, tmp_path: Path) -> None:
+def test_a_trainer_is_copied(tmp_path: Path) -> None:
     """Into a folder, under a new name, or here; and the next command is told."""
-    done = CliRunner().invoke(command, ["naive", *([target] if target else [])])
+    for target, name in ((".", "naive.py"), ("mine.py", "mine.py"), (None, "naive.py")):
+        done = CliRunner().invoke(command, ["naive", "--force", *([target] if target else [])])
 
-    assert 0 == done.exit_code
-    assert trainer("naive").read_text() == (tmp_path / name).read_text()
-    assert f"Wrote {name}.\nNext: dptrace record --gpus 2 -o runs/my-{name[:-3]} ./{name}\n" == done.stderr
+        assert 0 == done.exit_code, (target, name)
+        assert trainer("naive").read_text() == (tmp_path / name).read_text(), (target, name)
+        assert f"Wrote {name}.\nNext: dptrace record --gpus 2 -o runs/my-{name[:-3]} ./{name}\n" == done.stderr
 
 
 def test_a_copy_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:

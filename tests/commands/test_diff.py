@@ -57,21 +57,18 @@ def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("what", "first", "rows"),
-    [
+def test_csv_has_a_row_for_each() -> None:
+    """Figures, or figures by rank, collectives, kernels."""
+    for what, first, rows in (
         ([], "figure", ROWS),
         (["figures"], "figure", ROWS),
         (["ranks"], "rank", 2 * ROWS),
         (["collectives"], "kind", 9),
         (["kernels"], "name", 17),
-    ],
-)
-def test_csv_has_a_row_for_each(what: list[str], first: str, rows: int) -> None:
-    """Figures, or figures by rank, collectives, kernels."""
-    table = list(csv.reader(io.StringIO(run(NAIVE, INTERLEAVED, "--csv", *what).stdout)))
+    ):
+        table = list(csv.reader(io.StringIO(run(NAIVE, INTERLEAVED, "--csv", *what).stdout)))
 
-    assert (first, rows + 1) == (table[0][0], len(table))
+        assert (first, rows + 1) == (table[0][0], len(table)), what
 
 
 @pytest.mark.heavy
@@ -92,9 +89,9 @@ def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("line", "code", "facts"),
-    [
+def test_limits_are_exit_code_3() -> None:
+    """Changes that may be noise count only where that is asked for."""
+    for line, code, facts in (
         # One limit that is exceeded is enough; each is printed, even with --quiet.
         (
             f"{NAIVE} {INTERLEAVED} -q --fail-if exposed_comm>+5% --fail-if overlap<90%",
@@ -111,13 +108,10 @@ def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
         (f"{NAIVE} {INTERLEAVED} --fail-if mfu<1% --fail-unchecked", 3, ("not checked",)),
         (f"{NAIVE} {INTERLEAVED} --fail-unchecked", 2, ("add --fail-if",)),
         (f"{NAIVE} {NAIVE}", 0, ("No difference beyond noise: every figure is the same",)),
-    ],
-)
-def test_limits_are_exit_code_3(line: str, code: int, facts: tuple[str, ...]) -> None:
-    """Changes that may be noise count only where that is asked for."""
-    result = run(*line.split(), columns=120)
+    ):
+        result = run(*line.split(), columns=120)
 
-    assert (code, [*facts]) == (result.exit_code, [fact for fact in facts if fact in result.output])
+        assert (code, [*facts]) == (result.exit_code, [fact for fact in facts if fact in result.output]), line
 
 
 def test_three_runs_lead_to_the_page_that_compares_them() -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.explain import command
@@ -41,9 +40,9 @@ def test_a_page_is_written_once(tmp_path: Path) -> None:
     assert 'data-step="2"' in path.read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_wrong_use_is_refused_in_a_line() -> None:
+    """With what is possible instead, and exit code 2."""
+    for arguments, says in (
         (["rnig"], "Did you mean ring"),
         (["ring", "--ranks", "1"], "from 2 to"),
         (["ring", "--step", "7"], "6 steps"),
@@ -55,27 +54,28 @@ def test_a_page_is_written_once(tmp_path: Path) -> None:
         (["gpipe", "--micro-batches", "0"], "from 1 to 64"),
         (["ring", "--link", "warp"], "nvlink4"),
         (["ring", "-o", "nowhere/ring.html"], "nowhere"),
-    ],
-)
-def test_wrong_use_is_refused_in_a_line(arguments: list[str], says: str) -> None:
-    """With what is possible instead, and exit code 2."""
-    done = run(*arguments)
+    ):
+        done = run(*arguments)
 
-    assert done.exit_code in ({1, 2} if "-o" in arguments else {2})
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+        assert done.exit_code in ({1, 2} if "-o" in arguments else {2}), (arguments, says)
+        assert says in done.stderr, (arguments, says)
+        assert "Traceback" not in done.stderr, (arguments, says)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("4096", 4096), ("208MB", 208e6), ("25MiB", 25 * 2**20), ("1.5GB", 1.5e9), ("64k", 64e3), ("64KiB", 65536)],
-)
-def test_sizes_are_decimal_unless_they_say_otherwise(text: str, size: float) -> None:
+def test_sizes_are_decimal_unless_they_say_otherwise() -> None:
     """As the figures that are printed, and as the documents count."""
-    found = json.loads(run("ring", "--bytes", text, "--json").stdout)["cost"]["size_bytes"]
+    for text, size in (
+        ("4096", 4096),
+        ("208MB", 208e6),
+        ("25MiB", 25 * 2**20),
+        ("1.5GB", 1.5e9),
+        ("64k", 64e3),
+        ("64KiB", 65536),
+    ):
+        found = json.loads(run("ring", "--bytes", text, "--json").stdout)["cost"]["size_bytes"]
 
-    assert size == found
-    assert "size_bytes" in {param.name for param in command.params}
+        assert size == found, (text, size)
+        assert "size_bytes" in {param.name for param in command.params}, (text, size)
 
 
 def test_the_outputs_of_the_guide_are_real() -> None:

@@ -32,9 +32,9 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_wrong_use_is_refused_in_a_line(result: Path) -> None:
+    """Before anything is started or written."""
+    for arguments, says in (
         (["--collectives", "all-reduce,barrier"], "choose from all-reduce, all-gather"),
         (["--collectives", ","], "choose from all-reduce"),
         (["--algorithms", "bruck"], "choose from ring, tree"),
@@ -54,17 +54,14 @@ def run(*arguments: str) -> Result:
         (["-o", "links.json"], "links.json already exists; --force"),
         (["--from", "links.json", "--budget", "3"], "--budget is for measuring"),
         (["--from", "links.json", "-o", "other.json"], "-o other.json is for measuring"),
-    ],
-)
-def test_wrong_use_is_refused_in_a_line(result: Path, arguments: list[str], says: str) -> None:
-    """Before anything is started or written."""
-    pytest.importorskip("torch")
-    out = ["-o", "new.json"] if "-o" not in arguments and "--from" not in arguments else []
-    done = run(*arguments, *out)
+    ):
+        pytest.importorskip("torch")
+        out = ["-o", "new.json"] if "-o" not in arguments and "--from" not in arguments else []
+        done = run(*arguments, *out)
 
-    assert 2 == done.exit_code
-    assert says in done.output
-    assert ["links.json"] == os.listdir(result.parent)
+        assert 2 == done.exit_code, (arguments, says)
+        assert says in done.output, (arguments, says)
+        assert ["links.json"] == os.listdir(result.parent), (arguments, says)
 
 
 @pytest.mark.heavy

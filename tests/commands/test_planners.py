@@ -37,31 +37,28 @@ def figures(line: str, *more: str) -> dict[str, Any]:
 # Wrong use: each verb exits with 2 and names what is wrong.
 
 
-@pytest.mark.parametrize("verb", ["predict", "predict --memory", "advise"])
-@pytest.mark.parametrize(
-    "line",
-    [
-        "--strategy ddp --schedule gpipe",
-        "--strategy fsdp --schedule interleaved --virtual-stages 2",
-        "--strategy pp --pp 1 --schedule 1f1b",
-        "--strategy pp --virtual-stages 4",
-        "--virtual-stages 4",
-        "--top-k 2",
-        "--strategy ddp --shards 2",
-        "--strategy fsdp --shards 2",
-        "--strategy hsdp --shards 3",
-    ],
-)
-def test_an_option_without_effect_is_refused(verb: str, line: str) -> None:
+def test_an_option_without_effect_is_refused() -> None:
     """The last option is named."""
-    text = run(f"{verb} --params 1e9 --gpus 8 {line}", code=2)
+    for verb in ("predict", "predict --memory", "advise"):
+        for line in (
+            "--strategy ddp --schedule gpipe",
+            "--strategy fsdp --schedule interleaved --virtual-stages 2",
+            "--strategy pp --pp 1 --schedule 1f1b",
+            "--strategy pp --virtual-stages 4",
+            "--virtual-stages 4",
+            "--top-k 2",
+            "--strategy ddp --shards 2",
+            "--strategy fsdp --shards 2",
+            "--strategy hsdp --shards 3",
+        ):
+            text = run(f"{verb} --params 1e9 --gpus 8 {line}", code=2)
 
-    assert [word for word in line.split() if word.startswith("--")][-1] in text or "--schedule" in text
+            assert [word for word in line.split() if word.startswith("--")][-1] in text or "--schedule" in text
 
 
-@pytest.mark.parametrize(
-    ("line", "fact"),
-    [
+def test_what_is_refused() -> None:
+    """A missing size, unknown names, what does not divide, and options of another question."""
+    for line, fact in (
         ("predict --memory", "--params"),
         ("predict --memory --params seven", "seven"),
         ("predict --memory --params 7e9 --strategy dpp", "dpp"),
@@ -108,11 +105,8 @@ def test_an_option_without_effect_is_refused(verb: str, line: str) -> None:
         ("advise --params 7e9 --no-cache", "--no-cache"),
         ("advise --params 7e9 --gpus 8 --tp 3", "8 GPUs"),
         ("advise --params 7e9 --strategy ddp --batch 3", "--batch 3"),
-    ],
-)
-def test_what_is_refused(line: str, fact: str) -> None:
-    """A missing size, unknown names, what does not divide, and options of another question."""
-    assert fact in run(line, code=2)
+    ):
+        assert fact in run(line, code=2), (line, fact)
 
 
 def test_a_file_is_written_once(tmp_path: Path) -> None:
@@ -177,9 +171,9 @@ def test_every_option_changes_the_answer() -> None:
     assert CHANGES.keys() == OPTIONS.keys()
 
 
-@pytest.mark.parametrize(
-    ("described", "option"),
-    [
+def test_an_option_that_nothing_uses_is_refused() -> None:
+    """By prediction and advice alike, and named; from Python as the keyword."""
+    for described, option in (
         ({**_DENSE, "schedule": "interleaved", "batch": 3, "gpus": 8}, "--schedule"),
         ({**_DENSE, "strategy": "ddp", "schedule": "gpipe"}, "--schedule"),
         ({"params": 1e9, "gpus": 1, "schedule": "1f1b"}, "--schedule"),
@@ -197,20 +191,17 @@ def test_every_option_changes_the_answer() -> None:
         ({"layers_of": "784,64,10", "overlapped": "tp"}, "--overlapped"),
         ({**_DENSE, "strategy": "tp", "cpu_offload": True}, "--cpu-offload"),
         ({**_DENSE, "strategy": "zero1", "cpu_offload": True}, "--cpu-offload"),
-    ],
-)
-def test_an_option_that_nothing_uses_is_refused(described: dict[str, Any], option: str) -> None:
-    """By prediction and advice alike, and named; from Python as the keyword."""
-    for verb in (dptrace.predict, dptrace.advise):
-        with pytest.raises(UsageError, match=option[2:].replace("-", "[-_]")):
-            verb(**described)
+    ):
+        for verb in (dptrace.predict, dptrace.advise):
+            with pytest.raises(UsageError, match=option[2:].replace("-", "[-_]")):
+                verb(**described)
 
 
-@pytest.mark.parametrize("option", [{"link": "pcie4"}, {"mfu": 0.5}, {"overlapped": "ep"}])
-def test_memory_refuses_what_only_time_depends_on(option: dict[str, Any]) -> None:
+def test_memory_refuses_what_only_time_depends_on() -> None:
     """Messages of tensor parallelism that are cut take less memory; those of experts do not."""
-    with pytest.raises(UsageError, match=next(iter(option))):
-        dptrace.memory(**(_MIXED if "overlapped" in option else _DENSE), **option)
+    for option in ({"link": "pcie4"}, {"mfu": 0.5}, {"overlapped": "ep"}):
+        with pytest.raises(UsageError, match=next(iter(option))):
+            dptrace.memory(**(_MIXED if "overlapped" in option else _DENSE), **option)
     held = [dptrace.memory(**_STAGED, overlapped=one)["per_gpu_bytes"] for one in ("none", "tp")]
     assert held[1] < held[0]
 
@@ -262,12 +253,12 @@ def test_an_offloaded_plan_is_told_from_others_by_its_name() -> None:
     assert "offloaded" not in dptrace.predict(params=7e9)["layout"]
 
 
-@pytest.mark.parametrize(("params", "experts"), [(7e9, 8), (7e9, 64), (100e9, 8), (1e9, 16), (1e12, 128)])
-def test_a_mixture_has_a_shape_of_its_size(params: float, experts: int) -> None:
+def test_a_mixture_has_a_shape_of_its_size() -> None:
     """With 64 experts, 7 billion parameters were 40 times scaled from a shape of 277 billion."""
-    shape = Description(params=params, experts=experts).shape()
+    for params, experts in ((7e9, 8), (7e9, 64), (100e9, 8), (1e9, 16), (1e12, 128)):
+        shape = Description(params=params, experts=experts).shape()
 
-    assert pytest.approx(params, rel=0.25) == shape.shape_parameters
+        assert pytest.approx(params, rel=0.25) == shape.shape_parameters, (params, experts)
 
 
 def test_experts_that_are_launched_one_by_one_are_said() -> None:
@@ -303,20 +294,20 @@ def test_what_fits_and_what_is_fastest() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "tp", "pp", "3d", "ep"])
-def test_each_strategy(strategy: str) -> None:
+def test_each_strategy() -> None:
     """Each is predicted, with its volume and its time by collective."""
-    experts = "--experts 8" if strategy == "ep" else "--params 7e9"
-    content = figures(f"predict --layers 32 --hidden 4096 --gpus 64 --strategy {strategy} {experts}")
+    for strategy in ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "tp", "pp", "3d", "ep"):
+        experts = "--experts 8" if strategy == "ep" else "--params 7e9"
+        content = figures(f"predict --layers 32 --hidden 4096 --gpus 64 --strategy {strategy} {experts}")
 
-    assert strategy == content["strategy"]
-    assert all(one["total_s"] > 0 and one["sent_bytes"] > 0 for one in content["communication"])
-    assert content["communication_s"] == pytest.approx(sum(one["total_s"] for one in content["communication"]))
+        assert strategy == content["strategy"], strategy
+        assert all(one["total_s"] > 0 and one["sent_bytes"] > 0 for one in content["communication"]), strategy
+        assert content["communication_s"] == pytest.approx(sum(one["total_s"] for one in content["communication"]))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_odd_clusters_and_narrowed_searches_have_an_answer() -> None:
+    """What can't divide the GPUs is left out, and what is given is kept."""
+    for line in (
         "--gpus 1",
         "--gpus 3",
         "--gpus 6",
@@ -324,11 +315,8 @@ def test_each_strategy(strategy: str) -> None:
         "--shards 4",
         "--cpu-offload",
         "--schedule interleaved --virtual-stages 4",
-    ],
-)
-def test_odd_clusters_and_narrowed_searches_have_an_answer(line: str) -> None:
-    """What can't divide the GPUs is left out, and what is given is kept."""
-    assert figures(f"predict --params 350e6 {line}")["fits"]
+    ):
+        assert figures(f"predict --params 350e6 {line}")["fits"], line
 
 
 @pytest.mark.heavy
@@ -459,20 +447,17 @@ def test_a_recording_without_memory_shows_what_to_expect() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("options", "parameters"),
-    [
+def test_an_option_goes_before_the_named_model() -> None:
+    """Also where it has the value that it has without a model."""
+    for options, parameters in (
         ("--model mixtral-8x7b --experts 1", 7.24e9),
         ("--model mixtral-8x7b", 46.7e9),
         ("--model deepseek-v3 --kv-rank 0", 688e9),
         ("--model deepseek-v3 --dense-layers 0", 704e9),
-    ],
-)
-def test_an_option_goes_before_the_named_model(options: str, parameters: float) -> None:
-    """Also where it has the value that it has without a model."""
-    answer = figures(f"predict {options} --gpus 64 --strategy fsdp")
+    ):
+        answer = figures(f"predict {options} --gpus 64 --strategy fsdp")
 
-    assert parameters == pytest.approx(answer["params"], rel=0.01)
+        assert parameters == pytest.approx(answer["params"], rel=0.01), (options, parameters)
 
 
 @pytest.mark.heavy

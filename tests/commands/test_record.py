@@ -54,9 +54,12 @@ def _refused(*arguments: str) -> DptraceError:
     return error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_what_makes_no_sense_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Each with a sentence, and with the exit code for wrong use."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("")
+    for arguments, says in (
         ("", "Choose either --mode or a script"),
         ("--mode naive train.py", "Choose either --mode or a script"),
         ("--mode nayve", "Unknown mode 'nayve'; choose from:\n  single "),
@@ -86,51 +89,37 @@ def _refused(*arguments: str) -> DptraceError:
         ("torchrun nothere.py", "script not found"),
         ("-o full srun python train.py", "even --force does not replace it"),
         ("nowhere/mpirun -n 2 train.py", "nowhere/mpirun cannot be started"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, says: str, tmp_path: Path) -> None:
-    """Each with a sentence, and with the exit code for wrong use."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine.txt").write_text("")
-    error = _refused(*arguments.split())
+    ):
+        error = _refused(*arguments.split())
 
-    assert says in str(error)
-    assert isinstance(error, UsageError)
-    assert not (tmp_path / "runs").exists()
+        assert says in str(error), (arguments, says)
+        assert isinstance(error, UsageError), (arguments, says)
+        assert not (tmp_path / "runs").exists(), (arguments, says)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "gpus", "says"),
-    [
+def test_what_this_machine_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More GPUs than there are, and a batch that the ranks cannot share."""
+    for arguments, gpus, says in (
         ("--mode naive --gpus 3", 2, "--gpus 3: this machine has only 2."),
         ("--mode naive --gpus 3", 0, "--batch-size 1024 must be divisible by 3 ranks; try 1023 or 1026."),
         ("--mode naive --batch-size 40000", 0, "--batch-size 40000: must be from 1 to 32768"),
-    ],
-)
-def test_what_this_machine_cannot_do_is_refused(
-    arguments: str, gpus: int, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More GPUs than there are, and a batch that the ranks cannot share."""
-    monkeypatch.setattr("dptrace.record.launch.launcher.local_gpu_count", lambda: gpus)
+    ):
+        monkeypatch.setattr("dptrace.record.launch.launcher.local_gpu_count", lambda count=gpus: count)
 
-    assert says == str(_refused(*arguments.split()))[: len(says)]
+        assert says == str(_refused(*arguments.split()))[: len(says)], arguments
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "says"),
-    [
+def test_a_number_that_none_can_train_with_is_refused_with_the_reason() -> None:
+    """Before any process starts, on the line that says which option."""
+    for option, value, says in (
         *[("--lr", value, f"{value} is not 0 or above") for value in ("nan", "inf", "-1")],
         ("--lr", "fast", "fast is not a number"),
         ("--weight-decay", "-1", "-1 is not 0 or above"),
         *[("--clip-grad", value, f"{value} is not above 0") for value in ("nan", "inf", "0", "-2")],
-    ],
-)
-def test_a_number_that_none_can_train_with_is_refused_with_the_reason(option: str, value: str, says: str) -> None:
-    """Before any process starts, on the line that says which option."""
-    told = CliRunner().invoke(command, ["--mode", "naive", option, value])
+    ):
+        told = CliRunner().invoke(command, ["--mode", "naive", option, value])
 
-    assert (2, True) == (told.exit_code, f"Invalid value for '{option}': {says}" in told.output), told.output
+        assert (2, True) == (told.exit_code, f"Invalid value for '{option}': {says}" in told.output), told.output
 
 
 def _job(**further: Any) -> Launch:
@@ -274,57 +263,42 @@ def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     assert ["interleaved"] == [path.name for path in (tmp_path / "runs").iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("variables", "refused"),
-    [
+def test_tasks_of_srun_would_each_record_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are told the line that lets each be a rank; one task, Slurm's own steps and a shell are no such tasks."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.setattr("dptrace.commands.record._record", lambda *arguments: None)
+    ranks = ["--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "127.0.0.1:1", "train.py"]
+    for variables, refused in (
         ({}, True),
         ({"SLURM_STEP_NUM_TASKS": "1"}, False),
         ({"SLURM_STEP_ID": str(0xFFFF_FFFB)}, False),
         ({"SLURM_PTY_PORT": "1"}, False),
-    ],
-)
-def test_tasks_of_srun_would_each_record_the_same(
-    variables: dict[str, str], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are told the line that lets each be a rank; one task, Slurm's own steps and a shell are no such tasks."""
+    ):
+        slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", **variables}
+        done = CliRunner(env=slurm).invoke(command, ["train.py", "--x", "1"])
+
+        assert refused == ("python -m dptrace.record train.py --x 1" in str(done.exception)), done.exception
+        assert refused == isinstance(done.exception, UsageError), variables
+        assert 0 == CliRunner(env=slurm).invoke(command, ranks).exit_code, variables
+
+
+def test_python_starts_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without dptrace, unless --gpus asks for more; a script by itself is started once per GPU, twice without."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    monkeypatch.setattr("dptrace.commands.record._record", lambda *arguments: None)
-    for name, value in {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", **variables}.items():
-        monkeypatch.setenv(name, value)
-    done = CliRunner().invoke(command, ["train.py", "--x", "1"])
-
-    assert refused == ("python -m dptrace.record train.py --x 1" in str(done.exception)), done.exception
-    assert refused == isinstance(done.exception, UsageError)
-    assert (
-        0
-        == CliRunner()
-        .invoke(command, ["--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "127.0.0.1:1", "train.py"])
-        .exit_code
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "gpus", "processes"),
-    [
+    for words, gpus, processes in (
         ("train.py", 0, 2),
         ("train.py", 4, 4),
         ("python -u train.py", 0, 1),
         ("python -m json.tool", 4, 1),
         ("--gpus 3 python train.py", 4, 3),
-    ],
-)
-def test_python_starts_one_process(
-    words: str, gpus: int, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As without dptrace, unless --gpus asks for more; a script by itself is started once per GPU, twice without."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    jobs: list[Launch] = []
-    monkeypatch.setattr("dptrace.commands.record._record", lambda job, *others: jobs.append(job))
-    monkeypatch.setattr("dptrace.record.launch.launcher.local_gpu_count", lambda: gpus)
-    done = CliRunner().invoke(command, words.split())
+    ):
+        jobs: list[Launch] = []
+        monkeypatch.setattr("dptrace.commands.record._record", lambda job, *_, to=jobs: to.append(job))
+        monkeypatch.setattr("dptrace.record.launch.launcher.local_gpu_count", lambda count=gpus: count)
+        done = CliRunner().invoke(command, words.split())
 
-    assert [processes] == [job.processes for job in jobs], done.exception
-    assert (processes == 1) == jobs[0].is_alone
+        assert [processes] == [job.processes for job in jobs], done.exception
+        assert (processes == 1) == jobs[0].is_alone, words
 
 
 def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:
@@ -399,9 +373,9 @@ def _echo(**values: Any) -> None:
     click.echo(repr((values["out"], values["quiet"], values["script"])))
 
 
-@pytest.mark.parametrize(
-    ("words", "read"),
-    [
+def test_the_options_end_at_m() -> None:
+    """As for python: what follows -m belongs to the module, unless -m is an option's value or after the script."""
+    for words, read in (
         ("-q -m pkg.train -q --out x", (None, True, ("-m", "pkg.train", "-q", "--out", "x"))),
         ("-mpkg.train -q", (None, False, ("-m", "pkg.train", "-q"))),
         ("-o -m train.py -m", ("-m", False, ("train.py", "-m"))),
@@ -411,11 +385,8 @@ def _echo(**values: Any) -> None:
         ("--output=x -m pkg", ("x", False, ("-m", "pkg"))),
         ("-- python -m pkg", (None, False, ("python", "-m", "pkg"))),
         ("train.py -m pkg", (None, False, ("train.py", "-m", "pkg"))),
-    ],
-)
-def test_the_options_end_at_m(words: str, read: tuple[str | None, bool, tuple[str, ...]]) -> None:
-    """As for python: what follows -m belongs to the module, unless -m is an option's value or after the script."""
-    assert f"{read!r}\n" == CliRunner().invoke(_echo, words.split()).output
+    ):
+        assert f"{read!r}\n" == CliRunner().invoke(_echo, words.split()).output, (words, read)
 
 
 # What dptrace record prints.
@@ -435,25 +406,21 @@ def _launch(stop: bool = False) -> Launch:
     return Launch(Path("runs/x"), False, Path("train.py"), (), 2, None, stop=stop)
 
 
-@pytest.mark.parametrize(("goes_on", "stop"), [(True, False), (True, True), (False, False)])
-def test_a_written_run_is_announced_with_the_next_command(
-    goes_on: bool, stop: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_written_run_is_announced_with_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
     """Whether training goes on is said only where it does; control characters of a note are not printed."""
-    RunReporter(_launch(stop), False, lambda done, what: None).recorded(INFO, goes_on)
-    printed = capsys.readouterr().err
+    for goes_on, stop in ((True, False), (True, True), (False, False)):
+        RunReporter(_launch(stop), False, lambda done, what: None).recorded(INFO, goes_on)
+        printed = capsys.readouterr().err
 
-    assert "Wrote runs/x: 3 steps of 1 rank." in printed
-    assert "dptrace analyze runs/x" in printed
-    assert (goes_on and not stop) == ("Ctrl-C" in printed)
-    assert "\x1b" not in printed
+        assert "Wrote runs/x: 3 steps of 1 rank." in printed, (goes_on, stop)
+        assert "dptrace analyze runs/x" in printed, (goes_on, stop)
+        assert (goes_on and not stop) == ("Ctrl-C" in printed), (goes_on, stop)
+        assert "\x1b" not in printed, (goes_on, stop)
 
 
-@pytest.mark.parametrize(("folder", "other"), [("runs/x", False), ("runs/x-2", False), ("runs/x.run", True)])
-def test_a_run_that_had_to_take_another_name_is_pointed_out(
-    folder: str, other: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_had_to_take_another_name_is_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
     """The number of a later run is part of its name; an ending is not."""
-    RunReporter(_launch(), False, lambda done, what: None).recorded(INFO | {"folder": folder}, False)
+    for folder, other in (("runs/x", False), ("runs/x-2", False), ("runs/x.run", True)):
+        RunReporter(_launch(), False, lambda done, what: None).recorded(INFO | {"folder": folder}, False)
 
-    assert other == ("the run is in" in capsys.readouterr().err)
+        assert other == ("the run is in" in capsys.readouterr().err), (folder, other)

@@ -18,9 +18,9 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("mode", "given", "says"),
-    [
+def test_what_excludes_each_other_is_refused() -> None:
+    """No option is accepted and ignored; the message names it."""
+    for mode, given, says in (
         ("ddp", {"stop": True}, "--stop"),
         ("ddp", {"duration": 3.0}, "--duration"),
         ("ddp", {"repeat": 2, "every": 5}, "is for a script of your own"),
@@ -40,12 +40,9 @@ DEFAULTS: dict[str, Any] = {
         (None, {"use_script_profiler": True, "shapes": True}, "--shapes"),
         (None, {"light": True, "shapes": True}, "--shapes"),
         (None, {"every": 20}, "--repeat"),
-    ],
-)
-def test_what_excludes_each_other_is_refused(mode: str | None, given: dict[str, Any], says: str) -> None:
-    """No option is accepted and ignored; the message names it."""
-    with pytest.raises(UsageError, match=says):
-        check_windows(mode, DEFAULTS | given)
+    ):
+        with pytest.raises(UsageError, match=says):
+            check_windows(mode, DEFAULTS | given)
 
 
 def test_options_reach_the_launch() -> None:

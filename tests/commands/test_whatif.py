@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -30,9 +29,9 @@ def whatif(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["whatif", "--no-cache", *map(str, arguments)])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fact"),
-    [
+def test_the_step_is_predicted(job: Path) -> None:
+    """As text, JSON, and CSV with a row for each of nine figures of two ranks."""
+    for arguments, fact in (
         ("--compute 2x", "With compute 2×: 0.47 ms a step instead of 0.80 ms"),
         # Several options, in any order, are one change.
         (
@@ -42,17 +41,14 @@ def whatif(*arguments: str | Path) -> Result:
         # Without a change, the run is replayed as it was.
         ("--json", '"measured_step_ns": 800000,\n "replayed_step_ns": 800000,\n "predicted_step_ns": 800000,'),
         ("--compute 2x --csv", "\n1,0,wall_ns,800000,800000,475000\n"),
-    ],
-)
-def test_the_step_is_predicted(job: Path, arguments: str, fact: str) -> None:
-    """As text, JSON, and CSV with a row for each of nine figures of two ranks."""
-    result = whatif(job, *arguments.split())
+    ):
+        result = whatif(job, *arguments.split())
 
-    assert 0 == result.exit_code, result.output
-    assert fact in result.stdout
-    assert ("dptrace critical-path" in result.stderr) == (arguments == "--compute 2x")
-    if "--csv" in arguments:
-        assert 1 + 2 * 9 == result.stdout.count("\n")
+        assert 0 == result.exit_code, result.output
+        assert fact in result.stdout, (arguments, fact)
+        assert ("dptrace critical-path" in result.stderr) == (arguments == "--compute 2x"), (arguments, fact)
+        if "--csv" in arguments:
+            assert 1 + 2 * 9 == result.stdout.count("\n"), (arguments, fact)
 
 
 @pytest.mark.heavy
@@ -106,13 +102,11 @@ def test_what_was_typed_is_read() -> None:
     assert "25GBps" == parsed({"bandwidth": "25GBps"})["bandwidth"]
 
 
-@pytest.mark.parametrize(
-    "typed", [{"bucket_cap_mb": "1,x"}, {"world_size": "1.5,2"}, {"bucket_cap_mb": "1,2", "world_size": "2,4"}]
-)
-def test_what_can_not_be_swept_is_refused(typed: dict[str, Any]) -> None:
+def test_what_can_not_be_swept_is_refused() -> None:
     """No numbers, half a rank, and two sweeps at once."""
-    with pytest.raises(UsageError):
-        swept(typed)
+    for typed in ({"bucket_cap_mb": "1,x"}, {"world_size": "1.5,2"}, {"bucket_cap_mb": "1,2", "world_size": "2,4"}):
+        with pytest.raises(UsageError):
+            swept(typed)
 
 
 def test_a_machine_that_is_too_small_is_named_before_the_replay(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

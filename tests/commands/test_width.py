@@ -155,39 +155,36 @@ LONG = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n"
 ROWS = ((LONG, "compute", "4,689.1", "1.0"), ("add", "compute", "0.24", "12,345.6"))
 
 
-@pytest.mark.parametrize(
-    ("width", "leaving", "headings"),
-    [
+def test_the_least_important_columns_leave() -> None:
+    """Those that are named first, then from the right; names that are too long have a line, and no cell is cut."""
+    for width, leaving, headings in (
         (80, (), ["kernel", "kind", "ms", "µs"]),
         (40, (), ["kernel", "kind", "ms"]),
         (40, ("kind",), ["kernel", "ms", "µs"]),
         (28, (), ["kernel", "kind"]),
         (28, ("kind", "p95 µs"), ["kernel", "ms"]),
-    ],
-)
-def test_the_least_important_columns_leave(width: int, leaving: tuple[str, ...], headings: list[str]) -> None:
-    """Those that are named first, then from the right; names that are too long have a line, and no cell is cut."""
-    lines = [line.plain for line in table(*ROWS, leaving=leaving).lines(width)]
+    ):
+        lines = [line.plain for line in table(*ROWS, leaving=leaving).lines(width)]
 
-    assert set(headings) <= {*lines[0].split(), *lines[1].split()}
-    left_out = next((i for i, line in enumerate(lines) if line.startswith("Left out")), len(lines))
-    assert (left_out < len(lines)) == (len(headings) < 4)
-    rows = lines[next(i for i, line in enumerate(lines) if LONG in line) : left_out]
-    shown = {cell for line in rows for cell in line.split()}
-    assert shown <= {cell for row in ROWS for cell in row}
-    assert {LONG, "add"} <= shown
-    assert max(len(line) for line in rows if LONG not in line) <= width
+        assert set(headings) <= {*lines[0].split(), *lines[1].split()}, width
+        left_out = next((i for i, line in enumerate(lines) if line.startswith("Left out")), len(lines))
+        assert (left_out < len(lines)) == (len(headings) < 4), width
+        rows = lines[next(i for i, line in enumerate(lines) if LONG in line) : left_out]
+        shown = {cell for line in rows for cell in line.split()}
+        assert shown <= {cell for row in ROWS for cell in row}, width
+        assert {LONG, "add"} <= shown, width
+        assert max(len(line) for line in rows if LONG not in line) <= width, width
 
 
-@pytest.mark.parametrize(("name", "ends"), [("a" * 90 + "_40", "_40"), ("🔥" * 60, "🔥")])
-def test_a_name_longer_than_a_line_may_lose_its_middle(name: str, ends: str) -> None:
+def test_a_name_longer_than_a_line_may_lose_its_middle() -> None:
     """By the columns that its letters take; where the table does not allow it, the terminal breaks the name."""
-    for cuts in (True, False):
-        made = table((name, "compute", "1.0", "1.0"))
-        made.cuts_names = cuts
-        (shown,) = [line.plain for line in made.lines(40) if name[0] * 9 in line.plain]
-        assert cuts == (cell_len(shown) <= 40) == ("…" in shown)
-        assert shown.endswith(ends)
+    for name, ends in (("a" * 90 + "_40", "_40"), ("🔥" * 60, "🔥")):
+        for cuts in (True, False):
+            made = table((name, "compute", "1.0", "1.0"))
+            made.cuts_names = cuts
+            (shown,) = [line.plain for line in made.lines(40) if name[0] * 9 in line.plain]
+            assert cuts == (cell_len(shown) <= 40) == ("…" in shown), (name, ends)
+            assert shown.endswith(ends), (name, ends)
 
 
 def test_columns_of_nothing_leave_first() -> None:

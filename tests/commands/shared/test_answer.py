@@ -79,45 +79,45 @@ def asked(line: str, *arguments: str) -> Result:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("line", [line for line in VERBS if line != "doctor"])
-def test_the_name_of_a_file_decides_its_form(line: str, folder: Path) -> None:
+def test_the_name_of_a_file_decides_its_form(folder: Path) -> None:
     """In any case of letters, for every verb; JSON and CSV are those of --json and --csv."""
-    for form in ("txt", "md", "json", *VERBS[line].split()):
-        path = folder / f"answer.{form.upper()}"
-        done = asked(line, "-o", path.name, "--force")
-        assert (0, "") == (done.exit_code, done.stdout), (form, done.output)
-        assert f"Wrote {path.name}" in done.stderr
-        text = path.read_text(encoding="utf-8")
-        assert LOOKS[form](text), (form, text[:100])
-        if form in ("json", "csv"):
-            assert asked(line, f"--{form}").stdout == text
-        path.unlink()
+    for line in [line for line in VERBS if line != "doctor"]:
+        for form in ("txt", "md", "json", *VERBS[line].split()):
+            path = folder / f"answer.{form.upper()}"
+            done = asked(line, "-o", path.name, "--force")
+            assert (0, "") == (done.exit_code, done.stdout), (form, done.output)
+            assert f"Wrote {path.name}" in done.stderr, line
+            text = path.read_text(encoding="utf-8")
+            assert LOOKS[form](text), (form, text[:100])
+            if form in ("json", "csv"):
+                assert asked(line, f"--{form}").stdout == text, line
+            path.unlink()
 
 
-@pytest.mark.parametrize("line", VERBS)
-def test_a_form_that_a_verb_does_not_have_is_refused(line: str, folder: Path) -> None:
+def test_a_form_that_a_verb_does_not_have_is_refused(folder: Path) -> None:
     """Before any work: the message names the suffixes that it has, and nothing is written."""
-    has = ("txt", "md", "json", *VERBS[line].split())
-    for form in sorted(
-        {*LOOKS, *NEVER} - set(has) - ({"whatif RUN": {"svg"}, "diff RUN OTHER": {"xml"}}.get(line) or set())
-    ):
-        path = folder / f"answer.{form.upper()}"
-        done = asked(line, "-o", path.name)
-        assert (2, "", False) == (done.exit_code, done.stdout, path.exists()), (form, done.output)
-        if "2,4" not in line:
-            assert all(f".{name}" in done.stderr for name in has), done.stderr
+    for line in VERBS:
+        has = ("txt", "md", "json", *VERBS[line].split())
+        for form in sorted(
+            {*LOOKS, *NEVER} - set(has) - ({"whatif RUN": {"svg"}, "diff RUN OTHER": {"xml"}}.get(line) or set())
+        ):
+            path = folder / f"answer.{form.upper()}"
+            done = asked(line, "-o", path.name)
+            assert (2, "", False) == (done.exit_code, done.stdout, path.exists()), (form, done.output)
+            if "2,4" not in line:
+                assert all(f".{name}" in done.stderr for name in has), done.stderr
 
 
-@pytest.mark.parametrize("verb", sorted({line.split()[0] for line in VERBS}))
-def test_every_form_of_a_verb_is_tried(verb: str) -> None:
+def test_every_form_of_a_verb_is_tried() -> None:
     """Whoever adds one to its ``answer_options`` adds its suffix to VERBS, and to LOOKS."""
-    command = cli.get_command(click.Context(cli), verb)
-    assert command is not None
-    (output,) = [param for param in command.params if isinstance(param, click.Option) and param.name == "outputs"]
-    named = {*re.findall(r"\.(\w+)", (output.help or "").partition(";")[0])}
-    tried = {form for line in VERBS if line.split()[0] == verb for form in VERBS[line].split()}
+    for verb in sorted({line.split()[0] for line in VERBS}):
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None, verb
+        (output,) = [param for param in command.params if isinstance(param, click.Option) and param.name == "outputs"]
+        named = {*re.findall(r"\.(\w+)", (output.help or "").partition(";")[0])}
+        tried = {form for line in VERBS if line.split()[0] == verb for form in VERBS[line].split()}
 
-    assert set() == named - tried - {"txt", "md", "json"} - PICTURES_AND_TRACES
+        assert set() == named - tried - {"txt", "md", "json"} - PICTURES_AND_TRACES, verb
 
 
 def test_a_table_is_written_in_any_form_of_tables() -> None:
@@ -154,32 +154,27 @@ def test_several_files_hold_an_answer_each(folder: Path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("line", "old", "path", "printed"),
-    [
+def test_options_of_earlier_versions_write_what_o_writes(folder: Path) -> None:
+    """Besides the answer, as they did; a line names the new way, and help no longer the old."""
+    for line, old, path, printed in (
         ("diff RUN OTHER", "--html", "x.html", True),
         ("diff RUN OTHER --fail-if wall>+90%", "--junit", "x.xml", True),
         ("whatif RUN", "--export", "x.pftrace", True),
         ("links --from links.json", "--html", "x.html", True),
-    ],
-)
-def test_options_of_earlier_versions_write_what_o_writes(
-    line: str, old: str, path: str, printed: bool, folder: Path
-) -> None:
-    """Besides the answer, as they did; a line names the new way, and help no longer the old."""
-    (folder / "links.json").write_text(json.dumps(link_report(measured(ranks=2))))
-    now = asked(line, *("-o", "-") * printed, "-o", path)
-    made = (folder / path).read_bytes()
-    before = asked(line, old, path, "--force")
+    ):
+        (folder / "links.json").write_text(json.dumps(link_report(measured(ranks=2))))
+        now = asked(line, *("-o", "-") * printed, "-o", path)
+        made = (folder / path).read_bytes()
+        before = asked(line, old, path, "--force")
 
-    assert (0, 0, now.stdout) == (now.exit_code, before.exit_code, before.stdout), before.output
-    # Bokeh counts its objects in a process: the later numbers may be longer.
-    lengths = {len(re.sub(rb"\bp\d+\b", b"p", content)) for content in (made, (folder / path).read_bytes())}
-    assert len(lengths) == 1
-    assert f"{old} FILE is now -o FILE" in before.stderr
-    assert f"{old} " not in asked(line.split()[0], "--help").stdout
-    assert "is now" not in asked(line, old, path, "--force", "-q").stderr
-    (folder / path).unlink()
+        assert (0, 0, now.stdout) == (now.exit_code, before.exit_code, before.stdout), before.output
+        # Bokeh counts its objects in a process: the later numbers may be longer.
+        lengths = {len(re.sub(rb"\bp\d+\b", b"p", content)) for content in (made, (folder / path).read_bytes())}
+        assert len(lengths) == 1, line
+        assert f"{old} FILE is now -o FILE" in before.stderr, line
+        assert f"{old} " not in asked(line.split()[0], "--help").stdout, line
+        assert "is now" not in asked(line, old, path, "--force", "-q").stderr, line
+        (folder / path).unlink()
 
 
 def test_a_fence_is_longer_than_any_in_a_name(folder: Path) -> None:
@@ -194,8 +189,8 @@ def test_a_fence_is_longer_than_any_in_a_name(folder: Path) -> None:
 
 @pytest.mark.heavy
 @png_test
-@pytest.mark.parametrize("line", ["predict --params 1e9", "whatif RUN --world-size 2,4"])
-def test_a_picture_is_drawn_whatever_the_case_of_its_suffix(line: str, folder: Path) -> None:
+def test_a_picture_is_drawn_whatever_the_case_of_its_suffix(folder: Path) -> None:
     """As PNG."""
-    assert 0 == asked(line, "-o", "chart.PNG", "--force").exit_code
-    assert b"\x89PNG" == (folder / "chart.PNG").read_bytes()[:4]
+    for line in ("predict --params 1e9", "whatif RUN --world-size 2,4"):
+        assert 0 == asked(line, "-o", "chart.PNG", "--force").exit_code, line
+        assert b"\x89PNG" == (folder / "chart.PNG").read_bytes()[:4], line

@@ -32,25 +32,25 @@ def help_of(verb: str) -> list[str]:
 MISSING = ("none.json: no such file.",)
 
 
-@pytest.mark.parametrize("verb", sorted(COMMANDS))
-def test_help_fits_and_has_a_line_for_each_option(verb: str) -> None:
+def test_help_fits_and_has_a_line_for_each_option() -> None:
     """No line is wider than 110 columns, and none continues the option above it; examples are there to copy."""
-    lines = help_of(verb)
-    pairs = itertools.pairwise(lines)
+    for verb in sorted(COMMANDS):
+        lines = help_of(verb)
+        pairs = itertools.pairwise(lines)
 
-    assert any("Example" in line for line in lines)
-    assert any(f"dptrace {verb}" in line for line in lines)
-    assert not [line for line in lines if len(line) > 110]
-    assert not [line for above, line in pairs if re.match("  -{1,2}[a-z]", above) and line.startswith(" " * 8)]
+        assert any("Example" in line for line in lines), verb
+        assert any(f"dptrace {verb}" in line for line in lines), verb
+        assert not [line for line in lines if len(line) > 110], verb
+        assert not [line for above, line in pairs if re.match("  -{1,2}[a-z]", above) and line.startswith(" " * 8)]
 
 
-@pytest.mark.parametrize("verb", sorted(COMMANDS))
-def test_examples_stand_below_the_options(verb: str) -> None:
+def test_examples_stand_below_the_options() -> None:
     """In the help of every verb, where the last lines of a long one are seen."""
-    lines = [line.strip() for line in help_of(verb)]
+    for verb in sorted(COMMANDS):
+        lines = [line.strip() for line in help_of(verb)]
 
-    if "Examples:" in lines:
-        assert lines.index("Options:" if "Options:" in lines else "Other:") < lines.index("Examples:")
+        if "Examples:" in lines:
+            assert lines.index("Options:" if "Options:" in lines else "Other:") < lines.index("Examples:"), verb
 
 
 def test_help_is_a_command_too() -> None:
@@ -62,20 +62,22 @@ def test_help_is_a_command_too() -> None:
     assert 2 == run(cli, ["help", "nope"]).exit_code
 
 
-@pytest.mark.parametrize("verb", sorted(COMMANDS))
-def test_examples_of_help_can_be_typed(verb: str) -> None:
+def test_examples_of_help_can_be_typed() -> None:
     """Every example has only options that exist, with values that they take; nothing runs."""
     assert isinstance(cli, LazyGroup)
-    typed = [line.partition("  #")[0].strip() for line in help_of(verb)]
-    words = [
-        shlex.split(re.split(r" \| | && | > [\w.]+$", line)[0]) for line in typed if line.startswith(f"dptrace {verb} ")
-    ]
-    command = cli.get_command(click.Context(cli), verb)
+    for verb in sorted(COMMANDS):
+        typed = [line.partition("  #")[0].strip() for line in help_of(verb)]
+        words = [
+            shlex.split(re.split(r" \| | && | > [\w.]+$", line)[0])
+            for line in typed
+            if line.startswith(f"dptrace {verb} ")
+        ]
+        command = cli.get_command(click.Context(cli), verb)
 
-    assert command is not None
-    for line in words:
-        with contextlib.suppress(click.exceptions.Exit):  # of --list
-            command.make_context(verb, line[2:], parent=click.Context(cli))
+        assert command is not None, verb
+        for line in words:
+            with contextlib.suppress(click.exceptions.Exit):  # of --list
+                command.make_context(verb, line[2:], parent=click.Context(cli))
 
 
 def test_help_lists_the_verbs_and_a_way_through_them() -> None:
@@ -103,9 +105,9 @@ def test_help_lists_each_verb_once_under_the_heading_of_its_group() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "facts"),
-    [
+def test_what_is_not_there_is_named() -> None:
+    """A verb, with those that there are, or a file."""
+    for line, code, facts in (
         ("--version", 0, (__version__,)),
         ("analyse", 2, ("Did you mean analyze?", *COMMANDS)),
         # A missing file is the same mistake everywhere; one that an option names may be wrong use.
@@ -128,13 +130,10 @@ def test_help_lists_each_verb_once_under_the_heading_of_its_group() -> None:
         ("predict --params 1e9 --links none.json", 1, MISSING),
         ("sweep --bucket-cap-mb 1,2 --links none.json", 1, MISSING),
         ("bench --script none.json", 2, MISSING),
-    ],
-)
-def test_what_is_not_there_is_named(line: str, code: int, facts: tuple[str, ...]) -> None:
-    """A verb, with those that there are, or a file."""
-    result = CliRunner().invoke(cli, line.split())
+    ):
+        result = CliRunner().invoke(cli, line.split())
 
-    assert (code, [*facts]) == (result.exit_code, [fact for fact in facts if fact in result.output])
+        assert (code, [*facts]) == (result.exit_code, [fact for fact in facts if fact in result.output]), line
 
 
 @pytest.fixture
@@ -160,24 +159,19 @@ def closed(trace: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_what_may_not_be_read_is_bad_input_in_one_line(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every verb, for a file, a folder or an option's: with what to do, not as wrong use."""
+    monkeypatch.chdir(closed)
+    for line in (
         *("analyze closed", "kernels closed", "predict --memory closed", "diff closed closed_rank1.json"),
         *("history closed_rank1.json", "flight closed_rank1.json", "links --from closed_rank1.json"),
         *("sweep --bucket-cap-mb 1,2 --links closed_rank1.json", "bench --script closed_rank1.json"),
-    ],
-)
-def test_what_may_not_be_read_is_bad_input_in_one_line(
-    line: str, closed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of every verb, for a file, a folder or an option's: with what to do, not as wrong use."""
-    monkeypatch.chdir(closed)
-    result = CliRunner().invoke(cli, line.split())
+    ):
+        result = CliRunner().invoke(cli, line.split())
 
-    assert (1, 1) == (result.exit_code, result.stderr.count("\n")), result.stderr
-    assert "permission denied. Ask its owner" in result.stderr
-    assert "Errno" not in result.stderr
+        assert (1, 1) == (result.exit_code, result.stderr.count("\n")), result.stderr
+        assert "permission denied. Ask its owner" in result.stderr, line
+        assert "Errno" not in result.stderr, line
 
 
 def test_a_file_that_may_not_be_read_is_left_out_of_its_folder(closed: Path) -> None:
@@ -190,26 +184,26 @@ def test_a_file_that_may_not_be_read_is_left_out_of_its_folder(closed: Path) -> 
     assert "Errno" not in result.output
 
 
-@pytest.mark.parametrize("option", ["--ranks", "--steps"])
-@pytest.mark.parametrize("verb", ["analyze", "kernels", "whatif", "advise"])
-def test_a_rank_or_step_that_a_run_lacks_is_wrong_use(trace: str, verb: str, option: str) -> None:
+def test_a_rank_or_step_that_a_run_lacks_is_wrong_use(trace: str) -> None:
     """Exit code 2, the run and what it has instead."""
-    result = CliRunner().invoke(cli, [verb, trace, option, "77"])
+    for option in ("--ranks", "--steps"):
+        for verb in ("analyze", "kernels", "whatif", "advise"):
+            result = CliRunner().invoke(cli, [verb, trace, option, "77"])
 
-    assert 2 == result.exit_code
-    assert trace in result.output
-    assert ("from 0" if option == "--ranks" else "step has a number 77") in result.output
+            assert 2 == result.exit_code, (option, verb)
+            assert trace in result.output, (option, verb)
+            assert ("from 0" if option == "--ranks" else "step has a number 77") in result.output, (option, verb)
 
 
-@pytest.mark.parametrize("verb", ["bench --modes single", "sweep --bucket-cap-mb 1,2"])
-def test_a_file_in_the_place_of_a_folder_is_wrong_use(tmp_path: Path, verb: str) -> None:
+def test_a_file_in_the_place_of_a_folder_is_wrong_use(tmp_path: Path) -> None:
     """No traceback, and the file stays."""
     path = tmp_path / "there.txt"
     path.write_text("x")
-    result = CliRunner().invoke(cli, [*verb.split(), "-o", str(path)])
+    for verb in ("bench --modes single", "sweep --bucket-cap-mb 1,2"):
+        result = CliRunner().invoke(cli, [*verb.split(), "-o", str(path)])
 
-    assert (2, "x") == (result.exit_code, path.read_text()), result.output
-    assert str(path) in result.output
+        assert (2, "x") == (result.exit_code, path.read_text()), result.output
+        assert str(path) in result.output, verb
 
 
 def ended(*arguments: str, shell: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -251,13 +245,15 @@ def test_a_closed_pipe_is_no_error_and_a_closed_output_is_one_where_something_is
     assert 0 == written.returncode, written.stderr
 
 
-@pytest.mark.parametrize("verb", ["analyze", "kernels", "view --text"])
-def test_no_columns_are_the_usual_ones(trace: str, verb: str) -> None:
+def test_no_columns_are_the_usual_ones(trace: str) -> None:
     """Some terminals say that they have none, and a table of that width is empty."""
-    usual, none = (CliRunner(env={"COLUMNS": columns}).invoke(cli, [*verb.split(), trace]) for columns in (None, "0"))
+    for verb in ("analyze", "kernels", "view --text"):
+        usual, none = (
+            CliRunner(env={"COLUMNS": columns}).invoke(cli, [*verb.split(), trace]) for columns in (None, "0")
+        )
 
-    assert 5 < usual.stdout.count("\n")
-    assert usual.stdout == none.stdout
+        assert 5 < usual.stdout.count("\n"), verb
+        assert usual.stdout == none.stdout, verb
 
 
 @pytest.mark.heavy

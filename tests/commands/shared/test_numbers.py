@@ -16,28 +16,25 @@ DIGITS = "9" * 5000
 """More than Python's int() reads."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
+def test_a_number_is_read() -> None:
+    """As it is usually written, also by those who do not write in ASCII."""
+    for kind, text, value in (
         (Whole(1), " 12 ", 12),
         (Whole(), "٣", 3),
         (NumberType(), "-1e3", -1000.0),
         (Amount(), "350M", 350e6),
         (Amount(), "80GB", 80e9),
         (Amount(), "1_000,000", 1e6),
-    ],
-)
-def test_a_number_is_read(kind: NumberType, text: str, value: float) -> None:
-    """As it is usually written, also by those who do not write in ASCII."""
-    assert value == kind.convert(text, None, None)
+    ):
+        assert value == kind.convert(text, None, None), kind
 
 
-@pytest.mark.parametrize("kind", [Whole(1, 9), NumberType(1, 9), Amount(1, 9)])
-@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-inf", "1e400", DIGITS, "0", "10", "²", "1 2", "0x1", "--1"])
-def test_what_is_no_number_is_refused(kind: NumberType, text: str) -> None:
+def test_what_is_no_number_is_refused() -> None:
     """Neither NaN nor infinity is one, whatever their spelling."""
-    with pytest.raises(click.BadParameter):
-        kind.convert(text, None, None)
+    for kind in (Whole(1, 9), NumberType(1, 9), Amount(1, 9)):
+        for text in ("", "x", "nan", "inf", "-inf", "1e400", DIGITS, "0", "10", "²", "1 2", "0x1", "--1"):
+            with pytest.raises(click.BadParameter):
+                kind.convert(text, None, None)
 
 
 @pytest.fixture
@@ -51,9 +48,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("line", "code", "fact"),
-    [
+def test_a_number_that_can_not_be_meant_is_refused() -> None:
+    """The option or the file, and the exit code, before a run is read; no names of Python's or click's types."""
+    for line, code, fact in (
         ("whatif RUN.json --straggler 0=1e30s", 2, "0=1e30s: must be from 0 ns to 86,400 s"),
         ("whatif none.json --bandwidth -2x", 2, "must not be negative"),
         ("whatif none.json --latency -5us", 2, "must not be negative"),
@@ -117,13 +114,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("bench --from huge.csv -o folder", 1, "huge.csv"),
         ("bench --from many.csv -o folder", 1, "many.csv"),
         ("bench --from params.csv -o folder", 1, "params.csv"),
-    ],
-    ids=lambda value: value[:60] if isinstance(value, str) else None,
-)
-def test_a_number_that_can_not_be_meant_is_refused(line: str, code: int, fact: str) -> None:
-    """The option or the file, and the exit code, before a run is read; no names of Python's or click's types."""
-    result = CliRunner().invoke(cli, line.split())
+    ):
+        result = CliRunner().invoke(cli, line.split())
 
-    assert (code, None) == (result.exit_code, None if isinstance(result.exception, SystemExit) else result.exception)
-    assert fact in result.output
-    assert not [word for word in ("integer", "float", "literal", "x>=", "<=x") if word in result.output], result.output
+        assert (code, None) == (
+            result.exit_code,
+            None if isinstance(result.exception, SystemExit) else result.exception,
+        ), line
+        assert fact in result.output, line
+        assert not [word for word in ("integer", "float", "literal", "x>=", "<=x") if word in result.output], (
+            result.output
+        )

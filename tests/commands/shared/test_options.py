@@ -38,14 +38,14 @@ def options_of(verb: str) -> dict[str, click.Option]:
     return {name: option for option in command.params if isinstance(option, click.Option) for name in option.opts}
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_an_option_is_spelled_alike_on_every_verb(name: str) -> None:
+def test_an_option_is_spelled_alike_on_every_verb() -> None:
     """The verbs that have it declare it once: same type, same short name, same help."""
-    found = [options_of(verb)[name] for verb in SHARED[name]]
+    for name in SHARED:
+        found = [options_of(verb)[name] for verb in SHARED[name]]
 
-    assert 1 == len({tuple(sorted(option.opts)) for option in found})
-    if name not in ("--output", "--force", "--quiet", "--steps"):
-        assert 1 == len({option.help for option in found})
+        assert 1 == len({tuple(sorted(option.opts)) for option in found}), name
+        if name not in ("--output", "--force", "--quiet", "--steps"):
+            assert 1 == len({option.help for option in found}), name
 
 
 def test_quiet_keeps_notes_and_the_answer(tmp_path: Path) -> None:
@@ -59,13 +59,13 @@ def test_quiet_keeps_notes_and_the_answer(tmp_path: Path) -> None:
     assert "rank 1" in CliRunner().invoke(cli, ["analyze", str(path), "-q", "--csv"]).stderr
 
 
-@pytest.mark.parametrize("option", [["-o", "nofolder/"], ["-o", "a" * 300], ["--comm-pattern", "a{99999999999}"]])
-def test_wrong_use_is_reported_before_any_work(option: list[str], tmp_path: Path) -> None:
+def test_wrong_use_is_reported_before_any_work(tmp_path: Path) -> None:
     """A folder's name, a name that is too long, a pattern that is too large: exit code 2 and a sentence."""
     path = training_step(KinetoFile(), 1, 0).write(tmp_path / "r0.json")
-    result = CliRunner().invoke(cli, ["analyze", str(path), *option])
+    for option in (["-o", "nofolder/"], ["-o", "a" * 300], ["--comm-pattern", "a{99999999999}"]):
+        result = CliRunner().invoke(cli, ["analyze", str(path), *option])
 
-    assert (2, True) == (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit))
+        assert (2, True) == (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit))
 
 
 def test_a_selection_has_the_figures_of_the_whole(tmp_path: Path) -> None:
@@ -88,23 +88,20 @@ def test_a_selection_has_the_figures_of_the_whole(tmp_path: Path) -> None:
     assert [whole[1]] == ranks("--ranks", "1")
 
 
-@pytest.mark.parametrize(
-    ("options", "fact"),
-    [
+def test_machines_that_do_not_fit_together_are_refused() -> None:
+    """--nnodes, --node-rank and --rdzv-endpoint belong together; a recording has the same ranks throughout."""
+    for options, fact in (
         ("--node-rank 1", "add --nnodes"),
         ("--rdzv-endpoint a:1", "add --nnodes"),
         ("--nnodes 2 --rdzv-endpoint a:1", "needs --node-rank"),
         ("--nnodes 2 --node-rank 0", "--rdzv-endpoint"),
         ("--nnodes 2 --node-rank 2 --rdzv-endpoint a:1", "from 0 to 1"),
         ("--nnodes 1:2", "--nnodes 2"),
-    ],
-)
-def test_machines_that_do_not_fit_together_are_refused(options: str, fact: str) -> None:
-    """--nnodes, --node-rank and --rdzv-endpoint belong together; a recording has the same ranks throughout."""
-    result = CliRunner().invoke(cli, ["record", "--mode", "ddp", *options.split()])
+    ):
+        result = CliRunner().invoke(cli, ["record", "--mode", "ddp", *options.split()])
 
-    assert 2 == result.exit_code
-    assert fact in " ".join(result.output.split())
+        assert 2 == result.exit_code, (options, fact)
+        assert fact in " ".join(result.output.split()), (options, fact)
 
 
 def test_csv_alone_prints_it_on_every_verb() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
@@ -12,9 +10,9 @@ CPU = TimelineBuilder(0, device=-1).compute(0, 10)
 TWO_GPUS = tuple(TimelineBuilder(0, device=device).compute(0, 10).build() for device in (0, 1))
 
 
-@pytest.mark.parametrize(
-    ("run", "line"),
-    [
+def test_the_headline_is_the_name_and_how_it_was_recorded() -> None:
+    """Mode, ranks, devices and steps; on a CPU, that operators are no kernels."""
+    for run, line in (
         (
             Run("runs/first", two_rank_timelines(), {"mode": "ddp", "model": 3}, (), 4),
             "first · ddp · 2 of 4 ranks · 2 × NVIDIA H100 · 2 steps",
@@ -30,17 +28,14 @@ TWO_GPUS = tuple(TimelineBuilder(0, device=device).compute(0, 10).build() for de
             "x · 1 rank · gloo on CPU: operators, not kernels · 1 step",
         ),
         (Run(".", TWO_GPUS), ". · 1 rank · 2 × NVIDIA H100 · 1 step"),
-    ],
-)
-def test_the_headline_is_the_name_and_how_it_was_recorded(run: Run, line: str) -> None:
-    """Mode, ranks, devices and steps; on a CPU, that operators are no kernels."""
-    assert line == headline(run).line
+    ):
+        assert line == headline(run).line, (run, line)
 
 
-@pytest.mark.parametrize(("overhead", "said"), [(0.18, True), (0.1, False), (-0.3, False), (None, False), ("x", False)])
-def test_a_notable_overhead_is_part_of_the_heading(overhead: object, said: bool) -> None:
+def test_a_notable_overhead_is_part_of_the_heading() -> None:
     """Above 10 % the figures are not those of an ordinary step."""
-    run = Run("x", two_rank_timelines(), {"profiler_overhead": overhead}, (), 2)
+    for overhead, said in ((0.18, True), (0.1, False), (-0.3, False), (None, False), ("x", False)):
+        run = Run("x", two_rank_timelines(), {"profiler_overhead": overhead}, (), 2)
 
-    assert said == any("profiler" in fact for fact in headline(run).facts)
-    assert said == any("18 %" in fact for fact in headline(run).facts)
+        assert said == any("profiler" in fact for fact in headline(run).facts), (overhead, said)
+        assert said == any("18 %" in fact for fact in headline(run).facts), (overhead, said)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -40,21 +39,18 @@ def test_names_give_the_terminal_no_orders() -> None:
 MS = 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("gain", "parts"),
-    [
+def test_a_gain_is_a_sentence() -> None:
+    """It says how much, in which range, what is different, and why it is less; or why it is not known."""
+    for gain, parts in (
         (Gain("no copies", 10 * MS, 5 * MS, 15 * MS), ["10.0 ms a step", "5.00 ms", "15.0 ms", "no copies"]),
         (Gain("no copies", 0, 0, 2 * MS, reason="Hidden."), ["nothing", "2.00 ms", "Hidden."]),
         (Gain("schedule ddp", -3 * MS, -4 * MS, -2 * MS), ["Loses 3.00 ms", "schedule ddp"]),
         (Gain(reason="The recording is too short."), ["20.0 ms counted", "unknown", "The recording is too short."]),
-    ],
-)
-def test_a_gain_is_a_sentence(gain: Gain, parts: list[str]) -> None:
-    """It says how much, in which range, what is different, and why it is less; or why it is not known."""
-    text = gain_sentence(Finding("copies", "", "", 20 * MS, 0.1, gain=replace(gain, marginal_ns=gain.ns)))
+    ):
+        text = gain_sentence(Finding("copies", "", "", 20 * MS, 0.1, gain=replace(gain, marginal_ns=gain.ns)))
 
-    assert [part for part in parts if part in text] == parts
-    assert text.endswith(".")
+        assert [part for part in parts if part in text] == parts, (gain, parts)
+        assert text.endswith("."), (gain, parts)
 
 
 def test_a_gain_after_those_above_is_not_taken_for_that_alone() -> None:
@@ -72,17 +68,17 @@ def test_every_kind_of_piece_has_words() -> None:
     assert LINK_KINDS == tuple(PATH_KINDS)
 
 
-@pytest.mark.parametrize("width", range(20, 50, 3))
-def test_no_heading_is_broken_within_a_word_or_a_difference(width: int) -> None:
+def test_no_heading_is_broken_within_a_word_or_a_difference() -> None:
     """What does not fit is left out instead; a heading wraps between its words."""
-    table = Fitting("", [("kind", True), ("synchronizing", False), ("wait B − A", False), ("± 95 %", False)])
-    table.add_row("all_reduce", "1", "+2", "3")
-    lines = [line.plain for line in table.lines(width)]
-    shown = "\n".join(lines).partition("Left out")[0]
+    for width in range(20, 50, 3):
+        table = Fitting("", [("kind", True), ("synchronizing", False), ("wait B − A", False), ("± 95 %", False)])
+        table.add_row("all_reduce", "1", "+2", "3")
+        lines = [line.plain for line in table.lines(width)]
+        shown = "\n".join(lines).partition("Left out")[0]
 
-    assert "wait" not in shown or "B − A" in shown
-    assert "95" not in shown or "± 95 %" in shown
-    assert "synchroni" not in shown or "synchronizing" in shown
+        assert "wait" not in shown or "B − A" in shown, width
+        assert "95" not in shown or "± 95 %" in shown, width
+        assert "synchroni" not in shown or "synchronizing" in shown, width
 
 
 def test_the_headings_of_figures_are_whole_words() -> None:

@@ -41,93 +41,90 @@ def test_every_part_has_a_colour_and_a_name() -> None:
     assert all(f"--{key}: {value};" in theme.css() for key, value in theme.CHROME["dark"].items())
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_text_on_every_colour_can_be_read(page: str) -> None:
+def test_text_on_every_colour_can_be_read() -> None:
     """The ink of each colour reaches the 4.5:1 of WCAG 2."""
-    idle = [Look("idle", *IDLE[page], "", "", "")]
+    for page in PAGES:
+        idle = [Look("idle", *IDLE[page], "", "", "")]
 
-    assert [] == [look for look in (*looks(page), *idle) if contrast(look.color, look.ink) < 4.5]
+        assert [] == [look for look in (*looks(page), *idle) if contrast(look.color, look.ink) < 4.5], page
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_colour_stands_out_of_what_is_behind_it(page: str) -> None:
+def test_every_colour_stands_out_of_what_is_behind_it() -> None:
     """By 3:1 from the page, as WCAG 2 asks of graphics, and from idle time, beside or over which it is drawn."""
-    assert [] == [look for look in looks(page) if contrast(look.color, look.paper) < 3]
-    assert [] == [look for look in looks(page) if contrast(look.color, look.idle) < 3]
+    for page in PAGES:
+        assert [] == [look for look in looks(page) if contrast(look.color, look.paper) < 3], page
+        assert [] == [look for look in looks(page) if contrast(look.color, look.idle) < 3], page
 
 
-@pytest.mark.parametrize("vision", VISIONS)
-@pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("page", PAGES)
-def test_no_two_colours_of_a_row_look_alike(page: str, row: str, vision: str) -> None:
+def test_no_two_colours_of_a_row_look_alike() -> None:
     """Not to readers with protanopia, deuteranopia or tritanopia either: at least 11 times what is just noticeable
     in one row of the chart, 9 in the legend, which has rows side by side."""
-    least = 9 if row == "legend" else 11
+    for vision in VISIONS:
+        for row in ROWS:
+            for page in PAGES:
+                least = 9 if row == "legend" else 11
 
-    assert {} == {pair: d for pair, d in apart(page, row, vision).items() if d < least}
+                assert {} == {pair: d for pair, d in apart(page, row, vision).items() if d < least}, vision
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row != "legend"])
-@pytest.mark.parametrize("page", PAGES)
-def test_a_grey_print_distinguishes_the_colours_of_a_row(page: str, row: str) -> None:
+def test_a_grey_print_distinguishes_the_colours_of_a_row() -> None:
     """By lightness, or by pattern."""
-    assert [] == alike_in_grey(page, row, 5)
+    for row in [row for row in ROWS if row != "legend"]:
+        for page in PAGES:
+            assert [] == alike_in_grey(page, row, 5), (row, page)
 
 
-@pytest.mark.parametrize(("a", "b", "expected"), SHARMA)
-def test_distances_are_those_of_the_paper(a: tuple[float, ...], b: tuple[float, ...], expected: float) -> None:
+def test_distances_are_those_of_the_paper() -> None:
     """Pairs from the test data of Sharma, Wu and Dalal: near grey, opposite hues, blue, and far apart."""
-    assert expected == pytest.approx(float(distance(a, b)), abs=5e-5)
+    for a, b, expected in SHARMA:
+        assert expected == pytest.approx(float(distance(a, b)), abs=5e-5), a
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_what_a_search_turns_grey_can_still_be_seen(page: str) -> None:
+def test_what_a_search_turns_grey_can_still_be_seen() -> None:
     """The search keeps the lightness of what is no hit; the texts on it can still be read."""
-    for look in looks(page):
-        if look.name in CAUSES:  # their row is not searched
-            continue
-        grey = np.array([0.3, 0.59, 0.11]) @ [int(look.color[i : i + 2], 16) for i in (1, 3, 5)]
-        color = "#" + f"{round(float(grey)):02X}" * 3
-        assert contrast(color, look.paper) >= 3, look
-        assert contrast(color, look.ink) >= 4.5, look
+    for page in PAGES:
+        for look in looks(page):
+            if look.name in CAUSES:  # their row is not searched
+                continue
+            grey = np.array([0.3, 0.59, 0.11]) @ [int(look.color[i : i + 2], 16) for i in (1, 3, 5)]
+            color = "#" + f"{round(float(grey)):02X}" * 3
+            assert contrast(color, look.paper) >= 3, look
+            assert contrast(color, look.ink) >= 4.5, look
 
 
-@pytest.mark.parametrize("name", ["light", "dark"])
-@pytest.mark.parametrize(
-    ("ink", "paper"),
-    [
-        *((ink, paper) for ink in ("text", "quiet", "alarm", "focus", "mark") for paper in ("paper", "raised")),
-        ("text", "warn"),
-        ("strip-ink", "strip"),
-        ("strip-ink", "strip-odd"),
-        ("quiet", "strip"),
-        ("tip-text", "tip"),
-        ("tip-quiet", "tip"),
-    ],
-)
-def test_the_page_s_own_text_can_be_read(name: str, ink: str, paper: str) -> None:
+def test_the_page_s_own_text_can_be_read() -> None:
     """Light and dark, each kind of text reaches 4.5:1 on each ground on which it stands."""
-    assert contrast(theme.CHROME[name][ink], theme.CHROME[name][paper]) >= 4.5
+    for name in ("light", "dark"):
+        for ink, paper in (
+            *((ink, paper) for ink in ("text", "quiet", "alarm", "focus", "mark") for paper in ("paper", "raised")),
+            ("text", "warn"),
+            ("strip-ink", "strip"),
+            ("strip-ink", "strip-odd"),
+            ("quiet", "strip"),
+            ("tip-text", "tip"),
+            ("tip-quiet", "tip"),
+        ):
+            assert contrast(theme.CHROME[name][ink], theme.CHROME[name][paper]) >= 4.5, name
 
 
 # Colors of pictures on a dark page.
 
 
-@pytest.mark.parametrize(
-    ("color", "least"),
-    [*((color, 4.5) for color in ("#111827", "#374151", "#5B6472")), *((color, 3) for color, _ in collectives._LOOKS)],
-)
-def test_texts_and_dots_are_seen_on_dark(color: str, least: float) -> None:
+def test_texts_and_dots_are_seen_on_dark() -> None:
     """Texts by 4.5 to 1, dots by 3 to 1."""
-    assert contrast(dark_color(color), theme.CHROME["dark"]["paper"]) >= least
+    for color, least in (
+        *((color, 4.5) for color in ("#111827", "#374151", "#5B6472")),
+        *((color, 3) for color, _ in collectives._LOOKS),
+    ):
+        assert contrast(dark_color(color), theme.CHROME["dark"]["paper"]) >= least, (color, least)
 
 
-@pytest.mark.parametrize("color", [*theme.PART_COLORS.values(), *theme.CAUSE_COLORS.values()])
-def test_texts_in_boxes_are_read(color: str) -> None:
+def test_texts_in_boxes_are_read() -> None:
     """The dark twin of a text's color goes with that of its fill; white on a fill becomes black."""
-    ink = {"#FFFFFF": "#000000"}.get(theme.ink_on(color), dark_color(theme.ink_on(color)))
+    for color in (*theme.PART_COLORS.values(), *theme.CAUSE_COLORS.values()):
+        ink = {"#FFFFFF": "#000000"}.get(theme.ink_on(color), dark_color(theme.ink_on(color)))
 
-    assert contrast(dark_color(color), ink) >= 4.5
+        assert contrast(dark_color(color), ink) >= 4.5, color
 
 
 def test_every_color_of_a_picture_has_a_dark_one() -> None:

@@ -33,40 +33,35 @@ def test_the_cells_are_the_figures_in_the_units_of_people() -> None:
     assert "0.0276 (17 %)" in bench_table.text_table([rated, naive]).rows[0]
 
 
-@pytest.mark.parametrize(
-    ("width", "columns"),
-    [
+def test_a_narrow_terminal_goes_without_the_least_important_columns() -> None:
+    """Each row is a line, no column is cut, and those that are left out are named below."""
+    for width, columns in (
         (60, ["model", "mode", "GPUs", "epoch", "speedup"]),
         (84, ["model", "mode", "GPUs", "epoch", "comm", "samples/s", "speedup"]),
         (132, [name for name in bench_table.COLUMNS if name != "TFLOP/s"]),
-    ],
-)
-def test_a_narrow_terminal_goes_without_the_least_important_columns(width: int, columns: list[str]) -> None:
-    """Each row is a line, no column is cut, and those that are left out are named below."""
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    with console.file:
-        console.print(bench_table.table(WORKSHOP, "Benchmark"))
-    lines = console.export_text().splitlines()
-    head = next(line for line in lines if line.startswith("model"))
-    below = " ".join(lines).partition("Left out at ")[2]
+    ):
+        console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+        with console.file:
+            console.print(bench_table.table(WORKSHOP, "Benchmark"))
+        lines = console.export_text().splitlines()
+        head = next(line for line in lines if line.startswith("model"))
+        below = " ".join(lines).partition("Left out at ")[2]
 
-    assert 28 == sum(line.startswith(tuple(row.model for row in WORKSHOP)) for line in lines)
-    assert set(" ".join(columns).split()) <= set(head.split())
-    assert "…" not in "".join(lines)
-    assert max(map(len, lines)) <= width
-    assert bool(below) == (width < 132)
+        assert 28 == sum(line.startswith(tuple(row.model for row in WORKSHOP)) for line in lines), (width, columns)
+        assert set(" ".join(columns).split()) <= set(head.split()), (width, columns)
+        assert "…" not in "".join(lines), (width, columns)
+        assert max(map(len, lines)) <= width, (width, columns)
+        assert bool(below) == (width < 132), (width, columns)
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"), [("a|b", r"a\|b"), ("<img>", "&lt;img>"), ("[x](y)", r"\[x](y)"), ("*a` < b", r"\*a\` < b")]
-)
-def test_markdown_is_no_markup_of_strangers(name: str, shown: str) -> None:
+def test_markdown_is_no_markup_of_strangers() -> None:
     """Names come from users' scripts; a run that failed has its reason below the table."""
-    rows = [bench(name, "script", 1, 1.0), Row("a", "ddp", 2, failed="out of memory")]
-    text = bench_table.markdown(rows, "Benchmark", ["note"])
+    for name, shown in (("a|b", r"a\|b"), ("<img>", "&lt;img>"), ("[x](y)", r"\[x](y)"), ("*a` < b", r"\*a\` < b")):
+        rows = [bench(name, "script", 1, 1.0), Row("a", "ddp", 2, failed="out of memory")]
+        text = bench_table.markdown(rows, "Benchmark", ["note"])
 
-    assert f"| {shown} |" in text
-    assert text.endswith("- note\n- a, ddp, 2 GPUs failed: out of memory\n")
+        assert f"| {shown} |" in text, (name, shown)
+        assert text.endswith("- note\n- a, ddp, 2 GPUs failed: out of memory\n"), (name, shown)
 
 
 # The charts of a benchmark: where marks are, and that nothing depends on color alone.
@@ -107,18 +102,18 @@ def test_losses_are_lines_over_steps() -> None:
     assert [2.25, 2.27, 2.31] == ends(drawn(rows, "loss", local_loss=True))
 
 
-@pytest.mark.parametrize(("name", "half_way", "rings"), [("speedup", 1 / 3, 8), ("throughput", 1 / 2, 0)])
-def test_the_ideal_is_a_straight_line(name: str, half_way: float, rings: int) -> None:
+def test_the_ideal_is_a_straight_line() -> None:
     """Numbers of GPUs are true to scale: linear for speedup, logarithmic for throughput, whose axes say so."""
-    drawing = drawn(WORKSHOP, name)
-    dots = [mark for mark in drawing.marks if isinstance(mark, Dot)]
-    ideal = [mark for mark in drawing.marks if isinstance(mark, Line) and mark.dash]
-    (one, two, four) = ideal[0].points
+    for name, half_way, rings in (("speedup", 1 / 3, 8), ("throughput", 1 / 2, 0)):
+        drawing = drawn(WORKSHOP, name)
+        dots = [mark for mark in drawing.marks if isinstance(mark, Dot)]
+        ideal = [mark for mark in drawing.marks if isinstance(mark, Line) and mark.dash]
+        (one, two, four) = ideal[0].points
 
-    assert (4, rings) == (len(ideal), sum(dot.hollow for dot in dots))
-    assert half_way == pytest.approx((two[0] - one[0]) / (four[0] - one[0]))
-    assert (name == "throughput") == drawing.y.log == ("log scale" in drawing.x.title)
-    assert all(drawing.y.high <= dot.y <= drawing.y.low for dot in dots)
+        assert (4, rings) == (len(ideal), sum(dot.hollow for dot in dots)), name
+        assert half_way == pytest.approx((two[0] - one[0]) / (four[0] - one[0])), name
+        assert (name == "throughput") == drawing.y.log == ("log scale" in drawing.x.title), name
+        assert all(drawing.y.high <= dot.y <= drawing.y.low for dot in dots), name
 
 
 def looks(drawing: Drawing) -> set[tuple[str, str]]:
@@ -128,42 +123,36 @@ def looks(drawing: Drawing) -> set[tuple[str, str]]:
     return found | {(mark.color, "") for mark in drawing.marks if isinstance(mark, Box)}
 
 
-@pytest.mark.parametrize("name", CHARTS)
-@pytest.mark.parametrize(
-    "rows",
-    [
-        WORKSHOP,
-        with_losses(WORKSHOP),
-        with_losses([bench("a", "naive", 2, 1.0), replace(bench("a", "ddp", 2, 1.1), samples_per_s=None)]),
-    ],
-)
-def test_a_legend_has_what_is_drawn_and_as_it_is_drawn(name: str, rows: list[Row]) -> None:
+def test_a_legend_has_what_is_drawn_and_as_it_is_drawn() -> None:
     """Rings are rings and dashes are dashes; no mode without a mark, and no ideal without one GPU."""
-    drawing = drawn(rows, name)
+    for name in CHARTS:
+        for rows in (
+            WORKSHOP,
+            with_losses(WORKSHOP),
+            with_losses([bench("a", "naive", 2, 1.0), replace(bench("a", "ddp", 2, 1.1), samples_per_s=None)]),
+        ):
+            drawing = drawn(rows, name)
 
-    assert {(entry.color, entry.shape) for entry in drawing.legend} <= looks(drawing)
+            assert {(entry.color, entry.shape) for entry in drawing.legend} <= looks(drawing), (name, rows)
 
 
-@pytest.mark.parametrize("name", CHARTS)
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        [bench("a", "single", 1, 1.0)],
-        [bench("a", "ddp", 2, 1.0)],
-        [Row("a", "ddp", 2, failed="broke")],
-        [Row("<b>", "script", n, None, 2.0 / n, losses=(None, 1.0)) for n in (1, 2, 3)],
-        with_losses([bench("a", "naive", 2, 1e-6)], steps=1),
-    ],
-)
-def test_whatever_is_missing_there_is_a_picture_or_a_sentence(name: str, rows: list[Row]) -> None:
+def test_whatever_is_missing_there_is_a_picture_or_a_sentence() -> None:
     """The SVG has no markup from names."""
-    drawing = drawn(rows, name)
-    text = svg(drawing)
+    for name in CHARTS:
+        for rows in (
+            [],
+            [bench("a", "single", 1, 1.0)],
+            [bench("a", "ddp", 2, 1.0)],
+            [Row("a", "ddp", 2, failed="broke")],
+            [Row("<b>", "script", n, None, 2.0 / n, losses=(None, 1.0)) for n in (1, 2, 3)],
+            with_losses([bench("a", "naive", 2, 1e-6)], steps=1),
+        ):
+            drawing = drawn(rows, name)
+            text = svg(drawing)
 
-    assert bool(drawing.message) != bool(drawing.marks)
-    assert "<b>" not in text
-    assert "nan" not in text.lower().replace("nanosecond", "")
+            assert bool(drawing.message) != bool(drawing.marks), (name, rows)
+            assert "<b>" not in text, (name, rows)
+            assert "nan" not in text.lower().replace("nanosecond", ""), (name, rows)
 
 
 def test_modes_differ_by_mark_and_color() -> None:

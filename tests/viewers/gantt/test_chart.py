@@ -41,31 +41,31 @@ def runs() -> list[Run]:
     return [Run("hand", two_rank_timelines()), training_run(2_000), Run("late", (late.build(),))]
 
 
-@pytest.mark.parametrize("run", runs(), ids=lambda run: run.path)
-def test_phases_add_up_to_the_split(run: Run) -> None:
+def test_phases_add_up_to_the_split() -> None:
     """Each part's time on the phases row is the split's total, to the nanosecond, and idle is the rest."""
-    drawn = chart(run)
-    for track, expected in enumerate(split.total() for split in run.splits):
-        phases = lane(drawn, Role.PHASES, track)
-        shown = {part: int(phases.duration_ns[phases.category == part].sum()) for part in PART_FIGURES}
-        bounds = drawn.tracks[track].bounds_ns
+    for run in runs():
+        drawn = chart(run)
+        for track, expected in enumerate(split.total() for split in run.splits):
+            phases = lane(drawn, Role.PHASES, track)
+            shown = {part: int(phases.duration_ns[phases.category == part].sum()) for part in PART_FIGURES}
+            bounds = drawn.tracks[track].bounds_ns
 
-        assert {part: expected[figure] for part, figure in PART_FIGURES.items()} == shown
-        assert bounds[-1] - bounds[0] - phases.duration_ns.sum() == expected["idle_ns"]
-        assert np.all(phases.start_ns[1:] >= (phases.start_ns + phases.duration_ns)[:-1])
+            assert {part: expected[figure] for part, figure in PART_FIGURES.items()} == shown, run
+            assert bounds[-1] - bounds[0] - phases.duration_ns.sum() == expected["idle_ns"], run
+            assert np.all(phases.start_ns[1:] >= (phases.start_ns + phases.duration_ns)[:-1]), run
 
 
-@pytest.mark.parametrize("run", runs(), ids=lambda run: run.path)
-def test_overlapped_stretches_cover_the_split_s_overlapped_time(run: Run) -> None:
+def test_overlapped_stretches_cover_the_split_s_overlapped_time() -> None:
     """Within the steps, and counted once where collectives run at the same time."""
-    drawn = chart(run)
-    for track, expected in enumerate(split.total() for split in run.splits):
-        pieces = lane(drawn, Role.EXPOSURE, track)
-        mask = pieces.category == OVERLAPPED
-        busy = union(pieces.start_ns[mask], (pieces.start_ns + pieces.duration_ns)[mask])
-        bounds = drawn.tracks[track].bounds_ns[[0, -1]]
+    for run in runs():
+        drawn = chart(run)
+        for track, expected in enumerate(split.total() for split in run.splits):
+            pieces = lane(drawn, Role.EXPOSURE, track)
+            mask = pieces.category == OVERLAPPED
+            busy = union(pieces.start_ns[mask], (pieces.start_ns + pieces.duration_ns)[mask])
+            bounds = drawn.tracks[track].bounds_ns[[0, -1]]
 
-        assert expected["overlapped_comm_ns"] == np.diff(covered(busy, bounds))[0]
+            assert expected["overlapped_comm_ns"] == np.diff(covered(busy, bounds))[0], run
 
 
 def test_every_stretch_of_a_collective_is_there() -> None:
@@ -166,16 +166,16 @@ def test_the_synthetic_run_tests_what_it_should() -> None:
     assert (start[1:] < end[:-1]).any()
 
 
-@pytest.mark.parametrize("run", runs(), ids=lambda run: run.path)
-def test_idle_is_shown_by_cause_to_the_nanosecond(run: Run) -> None:
+def test_idle_is_shown_by_cause_to_the_nanosecond() -> None:
     """Each cause's time in each GPU's row is the analysis's, and the intervals do not overlap."""
-    drawn = chart(run)
-    for track, device in enumerate(run.devices):
-        gaps = lane(drawn, Role.IDLE, track)
-        shown = {c: int(gaps.duration_ns[gaps.category == cause_category(c)].sum()) for c in CAUSES}
+    for run in runs():
+        drawn = chart(run)
+        for track, device in enumerate(run.devices):
+            gaps = lane(drawn, Role.IDLE, track)
+            shown = {c: int(gaps.duration_ns[gaps.category == cause_category(c)].sum()) for c in CAUSES}
 
-        assert {cause: int(values.sum()) for cause, values in device.idle_causes.items()} == shown
-        assert np.all(gaps.start_ns[1:] >= (gaps.start_ns + gaps.duration_ns)[:-1])
+            assert {cause: int(values.sum()) for cause, values in device.idle_causes.items()} == shown, run
+            assert np.all(gaps.start_ns[1:] >= (gaps.start_ns + gaps.duration_ns)[:-1]), run
 
 
 def test_pieces_of_communication_know_their_collective() -> None:

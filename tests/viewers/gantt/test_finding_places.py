@@ -87,12 +87,12 @@ def test_a_step_that_is_not_drawn_has_no_place(late: Run) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "interleaved_cpu_2ranks", "naive_cpu_2ranks"])
-def test_every_finding_with_its_gain_has_a_place(name: str) -> None:
+def test_every_finding_with_its_gain_has_a_place() -> None:
     """Also a delay that reaches no collective in which others wait: it is shown by its step."""
-    run = dptrace.open(Path(__file__).parents[3] / "traces" / name)
+    for name in ("ddp_cpu_2ranks", "interleaved_cpu_2ranks", "naive_cpu_2ranks"):
+        run = dptrace.open(Path(__file__).parents[3] / "traces" / name)
 
-    assert all(entry["place"] for entry in finding_places(run, chart(run)))
+        assert all(entry["place"] for entry in finding_places(run, chart(run))), name
 
 
 @needs_real_traces
@@ -113,25 +113,23 @@ def test_the_gap_of_a_finding_is_named_however_short() -> None:
 
 @pytest.mark.heavy
 @needs_real_traces
-@pytest.mark.parametrize(
-    "name", ["sharded_h100_8ranks", "dlrm_v100_4ranks", "perparam_v100_rank1of2", "ddp_mi300_rank0of8"]
-)
-def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
+def test_every_finding_of_a_real_run_has_a_place_in_its_step() -> None:
     """The most expensive ones, each within the step that the finding names."""
-    run = dptrace.open(real(name))
-    drawn = chart(run)
-    found = top_findings(findings_of(run))[:MOST]
+    for name in ("sharded_h100_8ranks", "dlrm_v100_4ranks", "perparam_v100_rank1of2", "ddp_mi300_rank0of8"):
+        run = dptrace.open(real(name))
+        drawn = chart(run)
+        found = top_findings(findings_of(run))[:MOST]
 
-    for finding, entry in zip(found, finding_places(run, drawn), strict=True):
-        place = entry["place"]
-        track = drawn.tracks[place["track"]]
-        step = track.steps.index(finding.evidence.step)
-        middle = (place["from"] + place["to"]) / 2
-        assert finding.evidence.rank == track.rank
-        assert track.bounds_ns[step] <= middle <= track.bounds_ns[step + 1] + np.diff(track.bounds_ns).max()
-        if entry["idle"]:
-            lane = next(lane for lane in drawn.lanes if (lane.track, lane.role) == (place["track"], Role.IDLE))
-            assert f"{finding.kind}_ns" == _main_cause(lane, place["gap"])
+        for finding, entry in zip(found, finding_places(run, drawn), strict=True):
+            place = entry["place"]
+            track = drawn.tracks[place["track"]]
+            step = track.steps.index(finding.evidence.step)
+            middle = (place["from"] + place["to"]) / 2
+            assert finding.evidence.rank == track.rank, name
+            assert track.bounds_ns[step] <= middle <= track.bounds_ns[step + 1] + np.diff(track.bounds_ns).max(), name
+            if entry["idle"]:
+                lane = next(lane for lane in drawn.lanes if (lane.track, lane.role) == (place["track"], Role.IDLE))
+                assert f"{finding.kind}_ns" == _main_cause(lane, place["gap"]), name
 
 
 def _main_cause(lane: Lane, time: int) -> str:

@@ -194,12 +194,10 @@ def test_a_server_finds_calls_by_their_names(run: Run) -> None:
         assert (flame, depth) == (calls.flame[index], calls.depth[index])
 
 
-@pytest.mark.parametrize(
-    "request_", ["", "2", "-1", "x", "0/1", "0/a/b", "0/1/2/3", "0/1/2/find/x", "9/find/x", "../0", "9" * 5000]
-)
-def test_a_server_refuses_other_requests(run: Run, request_: str) -> None:
+def test_a_server_refuses_other_requests(run: Run) -> None:
     """Nothing is computed for a request that is no GPU or window."""
-    assert HostAnswers(run)(request_) is None
+    for request_ in ("", "2", "-1", "x", "0/1", "0/a/b", "0/1/2/3", "0/1/2/find/x", "9/find/x", "../0", "9" * 5000):
+        assert HostAnswers(run)(request_) is None, request_
 
 
 def test_a_file_that_is_gone_is_answered_without_calls(run: Run, tmp_path: Path) -> None:
@@ -226,13 +224,13 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("kind", CallKind)
-def test_contrast_suffices(kind: CallKind) -> None:
+def test_contrast_suffices() -> None:
     """Text on a call at least 4.5:1, a call on the page at least 3:1."""
-    look = kind_looks()[kind]
-    for name, colors in (("light", look), ("dark", look["dark"])):
-        assert contrast(colors["color"], colors["ink"]) >= 4.5, name
-        assert contrast(colors["color"], CHROME[name]["paper"]) >= 3, name
+    for kind in CallKind:
+        look = kind_looks()[kind]
+        for name, colors in (("light", look), ("dark", look["dark"])):
+            assert contrast(colors["color"], colors["ink"]) >= 4.5, name
+            assert contrast(colors["color"], CHROME[name]["paper"]) >= 3, name
 
 
 def test_every_kind_has_a_look_of_its_own() -> None:

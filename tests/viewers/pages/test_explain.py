@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from dptrace.simulate.catalog import ENTRIES
 from dptrace.viewers.pages.explain import Explained, document
 from tests.support.browser import browser_test, emulate, open_page, until
@@ -35,14 +33,14 @@ def test_it_has_steps_text_and_pages(tmp_path: Path) -> None:
 # The animated page of an explanation.
 
 
-@pytest.mark.parametrize("name", ENTRIES)
-def test_a_page_loads_nothing(name: str) -> None:
+def test_a_page_loads_nothing() -> None:
     """It has no address, and its policy allows its own script only."""
-    page = document(explained(name, 4))
+    for name in ENTRIES:
+        page = document(explained(name, 4))
 
-    assert not re.search(r'(?:src|href)="(?!#)', page)
-    assert "default-src &#39;none&#39;" in page
-    assert 1 == page.count("sha256-")
+        assert not re.search(r'(?:src|href)="(?!#)', page), name
+        assert "default-src &#39;none&#39;" in page, name
+        assert 1 == page.count("sha256-"), name
 
 
 @browser_test

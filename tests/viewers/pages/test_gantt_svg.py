@@ -42,16 +42,18 @@ def areas(text: str, color: str, row: int = 0) -> float:
     return total / height
 
 
-@pytest.mark.parametrize("kernels", [40, 3_000])
-def test_areas_are_the_times_of_the_split(kernels: int) -> None:
+def test_areas_are_the_times_of_the_split() -> None:
     """Each part's area in the phases row is its time, drawn whole or as shares of columns."""
-    run = training_run(kernels, ranks=1)
-    text = gantt_svg(run)
-    pieces, bounds = partition(run.timelines[0]), run.timelines[0].windows.bounds
-    for part in (Part.FORWARD, Part.BACKWARD):
-        mask = pieces.part == part
-        share = float((pieces.end_ns[mask] - pieces.start_ns[mask]).sum()) / int(bounds[-1] - bounds[0])
-        assert areas(text, theme.PART_COLORS[part]) == pytest.approx(share * (1400 - 24 - left_of(text)), rel=0.02)
+    for kernels in (40, 3_000):
+        run = training_run(kernels, ranks=1)
+        text = gantt_svg(run)
+        pieces, bounds = partition(run.timelines[0]), run.timelines[0].windows.bounds
+        for part in (Part.FORWARD, Part.BACKWARD):
+            mask = pieces.part == part
+            share = float((pieces.end_ns[mask] - pieces.start_ns[mask]).sum()) / int(bounds[-1] - bounds[0])
+            assert areas(text, theme.PART_COLORS[part]) == pytest.approx(
+                share * (1400 - 24 - left_of(text)), rel=0.02
+            ), kernels
 
 
 def left_of(text: str) -> float:
@@ -61,14 +63,14 @@ def left_of(text: str) -> float:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("ranks", [1, 8, 64])
-def test_shapes_are_few(ranks: int) -> None:
+def test_shapes_are_few() -> None:
     """With many kernels and ranks, the file is small."""
-    text = gantt_svg(training_run(60_000, ranks=ranks, steps=4))
-    whole = sum(len(BOX.findall(path)) for path in re.findall(r'<path d="([^"]*)"', text))
+    for ranks in (1, 8, 64):
+        text = gantt_svg(training_run(60_000, ranks=ranks, steps=4))
+        whole = sum(len(BOX.findall(path)) for path in re.findall(r'<path d="([^"]*)"', text))
 
-    assert whole <= MAX_SHAPES * 2
-    assert len(text) < 1_000_000
+        assert whole <= MAX_SHAPES * 2, ranks
+        assert len(text) < 1_000_000, ranks
 
 
 def test_what_matters_is_named() -> None:
@@ -131,23 +133,23 @@ def test_one_step_is_drawn_without_a_heading() -> None:
     assert not any(run.path in text or "A step takes" in text for text in drawn)
 
 
-@pytest.mark.parametrize("width", [400, 420, 640, 1200])
-def test_it_is_as_wide_as_asked_and_nothing_leaves_it(width: int) -> None:
+def test_it_is_as_wide_as_asked_and_nothing_leaves_it() -> None:
     """Most of it is the time axis, which has enough labels, and none touches the next."""
-    drawn = figure_svg(training_run(600, ranks=2, steps=3), width=width)
-    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
-    boxes = [(float(x), float(w)) for x, w in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", drawn)]
-    starts = [float(x) for x in re.findall(r'<text x="([\d.]+)"', drawn)]
-    ticks = [(float(x), text) for x, text in re.findall(r'<text x="([\d.]+)"[^>]*middle">([\d.]+ \w+)<', drawn)]
+    for width in (400, 420, 640, 1200):
+        drawn = figure_svg(training_run(600, ranks=2, steps=3), width=width)
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
+        boxes = [(float(x), float(w)) for x, w in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", drawn)]
+        starts = [float(x) for x in re.findall(r'<text x="([\d.]+)"', drawn)]
+        ticks = [(float(x), text) for x, text in re.findall(r'<text x="([\d.]+)"[^>]*middle">([\d.]+ \w+)<', drawn)]
 
-    assert size
-    assert width == float(size[1])
-    assert boxes
-    assert all(x + w <= width for x, w in boxes)
-    assert all(x < width - 10 for x in starts)
-    assert 0.7 * width <= width - left_of(drawn)
-    assert 5 <= len(ticks) <= 12
-    assert all(a + text_width(one) / 2 < b - text_width(next_) / 2 for (a, one), (b, next_) in pairwise(ticks))
+        assert size, width
+        assert width == float(size[1]), width
+        assert boxes, width
+        assert all(x + w <= width for x, w in boxes), width
+        assert all(x < width - 10 for x in starts), width
+        assert 0.7 * width <= width - left_of(drawn), width
+        assert 5 <= len(ticks) <= 12, width
+        assert all(a + text_width(one) / 2 < b - text_width(next_) / 2 for (a, one), (b, next_) in pairwise(ticks))
 
 
 @pytest.mark.heavy
@@ -247,13 +249,13 @@ def test_a_wait_shows_whom_it_is_for_and_how_long_it_takes() -> None:
     assert 2 == sum(text.startswith("all_reduce · 4.1 kB") for text in shown)
 
 
-@pytest.mark.parametrize(("label", "expected"), [("FSDP::all_gather (layers.3)", "AG layers.3"), ("", "all_gather")])
-def test_a_collective_is_called_by_its_layer_where_that_is_known(label: str, expected: str) -> None:
+def test_a_collective_is_called_by_its_layer_where_that_is_known() -> None:
     """Else by its kind."""
-    comm = Collective("all_gather", 2_000_000, "float", "0", 1, label=label)
-    build = TimelineBuilder(0, bounds=(0, 1_000_000)).collective(100_000, 900_000, comm)
+    for label, expected in (("FSDP::all_gather (layers.3)", "AG layers.3"), ("", "all_gather")):
+        comm = Collective("all_gather", 2_000_000, "float", "0", 1, label=label)
+        build = TimelineBuilder(0, bounds=(0, 1_000_000)).collective(100_000, 900_000, comm)
 
-    assert f"{expected} · 2.0 MB" in label_texts(Run("one", (build.build(),)))
+        assert f"{expected} · 2.0 MB" in label_texts(Run("one", (build.build(),))), (label, expected)
 
 
 # The layout of a static Gantt chart.
@@ -296,29 +298,31 @@ def lods() -> list[Lod]:
     return [Lod(lane, GOLDEN["categories"]) for lane in lanes]
 
 
-@pytest.mark.parametrize("window", GOLDEN["windows"], ids=lambda window: f"{window['from']}-{window['to']}")
-def test_golden_vectors(lods: list[Lod], window: dict[str, object]) -> None:
+def test_golden_vectors(lods: list[Lod]) -> None:
     """Shares of columns, time in the window and the intervals drawn whole equal the file's."""
-    start, end, width = float(str(window["from"])), float(str(window["to"])), int(str(window["width"]))
+    for window in GOLDEN["windows"]:
+        start, end, width = float(str(window["from"])), float(str(window["to"])), int(str(window["width"]))
 
-    np.testing.assert_allclose(np.array(window["density"]), [lod.density(start, end, width) for lod in lods], atol=1e-9)
-    busy = [lod.density(start, end, 1)[:, 0] * (end - start) for lod in lods]
-    np.testing.assert_allclose(np.array(window["busy"]), busy, atol=1e-6)
-    long = [sorted(lod.long(start, end, float(str(window["shortest"]))).tolist()) for lod in lods]
-    assert window["long"] == long
+        np.testing.assert_allclose(
+            np.array(window["density"]), [lod.density(start, end, width) for lod in lods], atol=1e-9
+        )
+        busy = [lod.density(start, end, 1)[:, 0] * (end - start) for lod in lods]
+        np.testing.assert_allclose(np.array(window["busy"]), busy, atol=1e-6)
+        long = [sorted(lod.long(start, end, float(str(window["shortest"]))).tolist()) for lod in lods]
+        assert window["long"] == long, window
 
 
-@pytest.mark.parametrize("window", GOLDEN["windows"], ids=lambda window: f"{window['from']}-{window['to']}")
-def test_golden_vectors_are_true(window: dict[str, object]) -> None:
+def test_golden_vectors_are_true() -> None:
     """The file's shares equal a count of single nanoseconds."""
-    start, end, width = int(str(window["from"])), int(str(window["to"])), int(str(window["width"]))
-    for lane, busy in zip(GOLDEN["lanes"], window["busy"], strict=True):  # type: ignore[call-overload]
-        for category in range(GOLDEN["categories"]):
-            covered: set[int] = set()
-            for begin, length, kind in zip(lane["start"], lane["duration"], lane["category"], strict=True):
-                if kind == category:
-                    covered.update(range(max(begin, start), min(begin + length, end)))
-            assert busy[category] == len(covered)
-    # The columns add up to the window.
-    total = np.array(window["density"]).sum(axis=2) * ((end - start) / width)
-    np.testing.assert_allclose(np.array(window["busy"]), total, atol=1e-6)
+    for window in GOLDEN["windows"]:
+        start, end, width = int(str(window["from"])), int(str(window["to"])), int(str(window["width"]))
+        for lane, busy in zip(GOLDEN["lanes"], window["busy"], strict=True):
+            for category in range(GOLDEN["categories"]):
+                covered: set[int] = set()
+                for begin, length, kind in zip(lane["start"], lane["duration"], lane["category"], strict=True):
+                    if kind == category:
+                        covered.update(range(max(begin, start), min(begin + length, end)))
+                assert busy[category] == len(covered), window
+        # The columns add up to the window.
+        total = np.array(window["density"]).sum(axis=2) * ((end - start) / width)
+        np.testing.assert_allclose(np.array(window["busy"]), total, atol=1e-6)

@@ -52,17 +52,17 @@ def test_everything_is_on_the_page(recorded: Run) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("case", CASES)
-def test_every_run_can_be_reported(case: str) -> None:
+def test_every_run_can_be_reported() -> None:
     """Without a step, without communication, on CPUs, by 64 ranks: a page that says so, below 10 MB."""
-    page = document(CASES[case]())
+    for case in CASES:
+        page = document(CASES[case]())
 
-    assert page.startswith("<!DOCTYPE html>")
-    assert len(page.encode()) < 10_000_000
-    if case == "empty":
-        assert "There is no step in this run." in page
-    if case == "no communication":
-        assert 2 <= page.count("This run has no communication.")
+        assert page.startswith("<!DOCTYPE html>"), case
+        assert len(page.encode()) < 10_000_000, case
+        if case == "empty":
+            assert "There is no step in this run." in page, case
+        if case == "no communication":
+            assert 2 <= page.count("This run has no communication."), case
 
 
 @pytest.mark.heavy

@@ -69,17 +69,17 @@ def dots(drawing: Drawing, hollow: bool = False) -> list[Dot]:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("verb", "unit"), [("advice", 1), ("prediction", 1e9)])
-def test_a_bar_is_a_step(verb: str, unit: float, request: pytest.FixtureRequest) -> None:
+def test_a_bar_is_a_step(request: pytest.FixtureRequest) -> None:
     """The parts of each plan follow each other from zero to its step."""
-    content = request.getfixturevalue(verb)
-    found = bars(steps_chart(content))
+    for verb, unit in (("advice", 1), ("prediction", 1e9)):
+        content = request.getfixturevalue(verb)
+        found = bars(steps_chart(content))
 
-    assert len(content["candidates"]) == len(found)
-    for bar, row in zip(found, content["candidates"], strict=True):
-        assert 0 == bar[0][0]
-        assert pytest.approx(unit * row["step_ns" if unit == 1 else "step_s"]) == bar[-1][1]
-        assert all(left[1] == right[0] for left, right in itertools.pairwise(bar))
+        assert len(content["candidates"]) == len(found), (verb, unit)
+        for bar, row in zip(found, content["candidates"], strict=True):
+            assert 0 == bar[0][0], (verb, unit)
+            assert pytest.approx(unit * row["step_ns" if unit == 1 else "step_s"]) == bar[-1][1], (verb, unit)
+            assert all(left[1] == right[0] for left, right in itertools.pairwise(bar)), (verb, unit)
 
 
 def test_a_bar_is_a_gpus_memory_up_to_the_end_of_the_axis(advice: dict[str, Any]) -> None:
@@ -250,21 +250,18 @@ def test_volumes_are_comparable_at_a_glance(message: dict[str, Any]) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("name", "held"),
-    [
+def test_a_page_holds_charts_and_tables(request: pytest.FixtureRequest) -> None:
+    """In one file, whose policy allows no request; names are text."""
+    for name, held in (
         ("advice", ("Step of each plan", "Memory of a GPU", "The decision")),
         ("prediction", ("Efficiency by number of GPUs", "Communication roofline")),
         ("message", ('id="view-chart-message"', "1,248 MB")),
-    ],
-)
-def test_a_page_holds_charts_and_tables(name: str, held: tuple[str, ...], request: pytest.FixtureRequest) -> None:
-    """In one file, whose policy allows no request; names are text."""
-    page = document(request.getfixturevalue(name))
+    ):
+        page = document(request.getfixturevalue(name))
 
-    assert all(text in page for text in held)
-    assert "<script" not in page
-    assert "<b>link</b>" not in page.replace('"<b>link</b>', "")
+        assert all(text in page for text in held), (name, held)
+        assert "<script" not in page, (name, held)
+        assert "<b>link</b>" not in page.replace('"<b>link</b>', ""), (name, held)
 
 
 @pytest.mark.heavy

@@ -47,18 +47,18 @@ def test_colour_is_never_alone() -> None:
         assert f"48;2;{red};{green};{blue}" in out
 
 
-@pytest.mark.parametrize("system", ["standard", "256", "truecolor"])
-def test_every_part_has_its_own_colour_on_any_terminal(system: Literal["standard", "256", "truecolor"]) -> None:
+def test_every_part_has_its_own_colour_on_any_terminal() -> None:
     """The legend names all; of sixteen colours they are the terminal's own, since the nearest ones may be black."""
-    out = colored(run_of(training(0, 1)), system)
-    legend = [line for line in out.splitlines() if "Forward" in line or "Overlapped" in line]
-    grounds = [code for line in legend for code in re.findall(r"\x1b\[([\d;]*)m [FBOCXM=] ", line)]
+    for system in ("standard", "256", "truecolor"):
+        out = colored(run_of(training(0, 1)), system)
+        legend = [line for line in out.splitlines() if "Forward" in line or "Overlapped" in line]
+        grounds = [code for line in legend for code in re.findall(r"\x1b\[([\d;]*)m [FBOCXM=] ", line)]
 
-    assert 7 == len(grounds) == len(set(grounds))
-    assert all(f"{PART_LABELS[part]}  " in out for part in Part)
-    if system == "standard":
-        assert "38;5" not in out
-        assert {"37;41", "30;42"} <= set(grounds)
+        assert 7 == len(grounds) == len(set(grounds)), system
+        assert all(f"{PART_LABELS[part]}  " in out for part in Part), system
+        if system == "standard":
+            assert "38;5" not in out, system
+            assert {"37;41", "30;42"} <= set(grounds), system
 
 
 def test_no_color_is_respected() -> None:
@@ -104,9 +104,9 @@ def test_hostile_names_stay_text() -> None:
 _IDLE = TimelineBuilder(1, bounds=()).compute(1, 3).build()
 
 
-@pytest.mark.parametrize(
-    ("run", "lines"),
-    [
+def test_rows_are_those_that_hold_something() -> None:
+    """A rank, or each of its GPUs, is a row of the picture and one of figures; what is not drawn is named."""
+    for run, lines in (
         (run_of(TimelineBuilder(0).compute(0, 50).build()), {"rank 0": 2, "  comm": 0, "Not drawn": 0}),
         (run_of(TimelineBuilder(0, bounds=(5,)).compute(1, 3).build()), {"No steps to draw.": 1, "rank": 0}),
         (Run("x", (), notes=("why",)), {"No steps to draw.": 1, "! why": 1}),
@@ -115,14 +115,10 @@ _IDLE = TimelineBuilder(1, bounds=()).compute(1, 3).build()
             run_of(*(TimelineBuilder(0, device=k).compute(0, 100).build() for k in (0, 1))),
             {"rank 0 GPU 0 ": 2, "rank 0 GPU 1 ": 2},
         ),
-    ],
-    ids=["without communication", "no step", "no rank", "a rank without steps", "two GPUs"],
-)
-def test_rows_are_those_that_hold_something(run: Run, lines: dict[str, int]) -> None:
-    """A rank, or each of its GPUs, is a row of the picture and one of figures; what is not drawn is named."""
-    shown = drawn(run)
+    ):
+        shown = drawn(run)
 
-    assert lines == {start: sum(line.startswith(start) for line in shown) for start in lines}
+        assert lines == {start: sum(line.startswith(start) for line in shown) for start in lines}, (run, lines)
 
 
 @pytest.mark.slow
@@ -137,17 +133,17 @@ def test_many_ranks_are_cut_and_reported(ranks: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("height", "least", "most"), [(24, MAX_RANKS, MAX_RANKS), (100, 40, 50)])
-def test_a_screen_full_of_ranks_is_drawn_with_those_that_matter(height: int, least: int, most: int) -> None:
+def test_a_screen_full_of_ranks_is_drawn_with_those_that_matter() -> None:
     """The slowest one is first among them, and it is said where to look."""
-    slow = TimelineBuilder(33, bounds=(0, 1500)).compute(0, 1400).build()
-    run = run_of(*(slow if rank == 33 else training(rank, 1) for rank in range(60)))
-    lines = drawn(run, 100, height=height, force_terminal=True, color_system=None)
+    for height, least, most in ((24, MAX_RANKS, MAX_RANKS), (100, 40, 50)):
+        slow = TimelineBuilder(33, bounds=(0, 1500)).compute(0, 1400).build()
+        run = run_of(*(slow if rank == 33 else training(rank, 1) for rank in range(60)))
+        lines = drawn(run, 100, height=height, force_terminal=True, color_system=None)
 
-    # The slowest one does not communicate.
-    assert least <= 1 + sum("comm  " in line[:8] for line in lines) <= most + 1
-    assert next(line for line in lines if line.startswith("rank ")).startswith("rank 33 ")
-    assert any(line.startswith("Look at: rank 33 (slowest") for line in lines)
+        # The slowest one does not communicate.
+        assert least <= 1 + sum("comm  " in line[:8] for line in lines) <= most + 1, height
+        assert next(line for line in lines if line.startswith("rank ")).startswith("rank 33 "), height
+        assert any(line.startswith("Look at: rank 33 (slowest") for line in lines), height
 
 
 # The figures below the terminal's picture: those of the split.
@@ -221,42 +217,42 @@ def test_a_pipe_gets_letters() -> None:
     assert ["0", "µs", "50", "µs", "100", "µs", "150", "µs"] == lines[7].split()
 
 
-@pytest.mark.parametrize("width", [10, 40, 80, 200])
-@pytest.mark.parametrize("steps", [1, 3, 40, 700])
-def test_any_number_of_steps_fits(width: int, steps: int) -> None:
+def test_any_number_of_steps_fits() -> None:
     """No line is wider than the terminal, and with many steps only every so-manieth is named."""
-    lines = drawn(run_of(training(0, steps)), width)
+    for width in (10, 40, 80, 200):
+        for steps in (1, 3, 40, 700):
+            lines = drawn(run_of(training(0, steps)), width)
 
-    assert max(map(len, lines)) <= width
-    if width == 80:
-        named = lines[1].count("│")
-        assert 1 <= named <= 12
-        assert (steps == 1) == (named == 1)
-        assert any("Many steps" in line for line in lines) == (steps > 12)
+            assert max(map(len, lines)) <= width, (width, steps)
+            if width == 80:
+                named = lines[1].count("│")
+                assert 1 <= named <= 12, (width, steps)
+                assert (steps == 1) == (named == 1), (width, steps)
+                assert any("Many steps" in line for line in lines) == (steps > 12), (width, steps)
 
 
-@pytest.mark.parametrize(("origin", "begins"), [(1000, 30), (10**18, 0)])
-def test_ranks_share_one_axis_unless_clocks_are_far_apart(origin: int, begins: int) -> None:
+def test_ranks_share_one_axis_unless_clocks_are_far_apart() -> None:
     """A rank that began late is drawn late; one whose clock lies years apart from its own start, and that is told."""
-    lines = drawn(run_of(training(0, 2), training(1, 2, origin=origin)).on_own_clocks(), 98)
+    for origin, begins in ((1000, 30), (10**18, 0)):
+        lines = drawn(run_of(training(0, 2), training(1, 2, origin=origin)).on_own_clocks(), 98)
 
-    assert (0, begins) == (lines[2][8:].index("F"), lines[4][8:].index("F"))
-    assert (begins == 0) == any("its own first step" in line for line in lines)
+        assert (0, begins) == (lines[2][8:].index("F"), lines[4][8:].index("F")), (origin, begins)
+        assert (begins == 0) == any("its own first step" in line for line in lines), (origin, begins)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("width", [40, 60, 80, 110, 300])
-def test_two_runs_fit_any_width(width: int) -> None:
+def test_two_runs_fit_any_width() -> None:
     """No line is wider than the terminal, and the sentence is the figures' own."""
-    a, b = job(ranks=4), job(ranks=1, seed=1, factors={"exposed": 0.2})
-    lines = paired(a, b, width)
+    for width in (40, 60, 80, 110, 300):
+        a, b = job(ranks=4), job(ranks=1, seed=1, factors={"exposed": 0.2})
+        lines = paired(a, b, width)
 
-    assert max(map(len, lines)) <= width
-    found = compare(a, b)
-    text = " ".join(" ".join(lines).split())
-    assert time_saved_sentence(align_steps(run_steps(a), run_steps(b), comparison=found)) in text
-    assert found.summary() in text
-    assert 5 == sum("comm  " in line[:8] for line in lines)
+        assert max(map(len, lines)) <= width, width
+        found = compare(a, b)
+        text = " ".join(" ".join(lines).split())
+        assert time_saved_sentence(align_steps(run_steps(a), run_steps(b), comparison=found)) in text, width
+        assert found.summary() in text, width
+        assert 5 == sum("comm  " in line[:8] for line in lines), width
 
 
 # The cells of the terminal's picture: exactly what holds most of each.
@@ -308,9 +304,9 @@ def steady(length: int, steps: int = 2) -> Run:
     return job_of([build.build()])
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "by_step", "rows", "line"),
-    [
+def test_two_runs_stand_over_each_other() -> None:
+    """A's ranks over B's, with the time that B takes less; saved is what is beyond noise."""
+    for a, b, by_step, rows, line in (
         # Each step of both begins in one cell, and in between stands how much shorter B's are.
         (
             steady(100),
@@ -324,17 +320,13 @@ def steady(length: int, steps: int = 2) -> Run:
         # Where B is slower, A's row has a rest; one step each shows nothing beyond noise.
         (steady(50, 1), steady(100, 1), True, (40 * "F" + "-", 80 * "F"), "In the step drawn, B takes 50"),
         (steady(2_000_000, 10), steady(1_000_000, 10), True, ("", ""), "B saves 1.00 ms (50 %) per step"),
-    ],
-    ids=["by step", "from the start", "longer", "saved"],
-)
-def test_two_runs_stand_over_each_other(a: Run, b: Run, by_step: bool, rows: tuple[str, str], line: str) -> None:
-    """A's ranks over B's, with the time that B takes less; saved is what is beyond noise."""
-    lines = paired(a, b, 90, by_step)
+    ):
+        lines = paired(a, b, 90, by_step)
 
-    for label, cells in zip(("A rank 0", "B rank 0"), rows, strict=True):
-        assert next(one[10:] for one in lines if one.startswith(label)).startswith(cells)
-    assert any(one.startswith(line) for one in lines)
-    assert line.startswith("B saves") == any("Saved by B" in one for one in lines)
+        for label, cells in zip(("A rank 0", "B rank 0"), rows, strict=True):
+            assert next(one[10:] for one in lines if one.startswith(label)).startswith(cells), a
+        assert any(one.startswith(line) for one in lines), a
+        assert line.startswith("B saves") == any("Saved by B" in one for one in lines), a
 
 
 def test_a_run_without_steps_cannot_stand_beside_another() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,46 +112,46 @@ def cells(table: str, label: str, column: int) -> list[float]:
     return [float(row.split()[column].replace(",", "")) for row in rows if row[:1].isdigit()]
 
 
-@pytest.mark.parametrize(
-    ("name", "longest"), [("", 1), ("", 3), ("", 50), ("ddp_cpu_2ranks", 1), ("interleaved_cpu_2ranks", 1)]
-)
-def test_every_share_of_the_headline_is_that_of_the_tables(name: str, longest: int) -> None:
+def test_every_share_of_the_headline_is_that_of_the_tables() -> None:
     """Each percentage is the table's figure over the headline's step, and the causes of idle time add up to it; one
     step of many times the length of the others changes nothing about that, and is named with the median.
     """
-    run = dptrace.open(ROOT / "traces" / name) if name else job(steps=5, first=longest)
-    text = printed(run)
-    step = float(re.search(r"A step takes ([\d.,]+) ms", text)[1].replace(",", ""))  # type: ignore[index]
-    part = {
-        what: float(share) / 100 * step
-        for share, what in re.findall(r"([\d.]+) % (waiting|exposed transfer|idle)", sentence(run).plain)
-    }
-    figures = {heading: np.mean(cells(text, "mean step by rank", place)) for heading, place in COLUMNS.items()}
-    rounding = 0.0006 * step + 0.006
+    for name, longest in (("", 1), ("", 3), ("", 50), ("ddp_cpu_2ranks", 1), ("interleaved_cpu_2ranks", 1)):
+        run = dptrace.open(ROOT / "traces" / name) if name else job(steps=5, first=longest)
+        text = printed(run)
+        step = float(re.search(r"A step takes ([\d.,]+) ms", text)[1].replace(",", ""))  # type: ignore[index]
+        part = {
+            what: float(share) / 100 * step
+            for share, what in re.findall(r"([\d.]+) % (waiting|exposed transfer|idle)", sentence(run).plain)
+        }
+        figures = {heading: np.mean(cells(text, "mean step by rank", place)) for heading, place in COLUMNS.items()}
+        rounding = 0.0006 * step + 0.006
 
-    assert figures["wall"] == pytest.approx(step, abs=rounding)
-    assert figures["idle"] == pytest.approx(part["idle"], abs=rounding)
-    assert figures["waiting"] == pytest.approx(part["waiting"], abs=rounding)
-    assert figures["exposed"] == pytest.approx(part["waiting"] + part["exposed transfer"], abs=2 * rounding)
-    assert cells(text, "mean step by cause", -1) == pytest.approx(cells(text, "mean step by rank", COLUMNS["idle"]))
-    assert run.to_dict()["mean_step"]["wall_ns"] / 1e6 == pytest.approx(step, abs=rounding)
-    assert (longest > 1) == ("longest" in sentence(run).plain) == ("; median" in sentence(run).plain)
+        assert figures["wall"] == pytest.approx(step, abs=rounding), (name, longest)
+        assert figures["idle"] == pytest.approx(part["idle"], abs=rounding), (name, longest)
+        assert figures["waiting"] == pytest.approx(part["waiting"], abs=rounding), (name, longest)
+        assert figures["exposed"] == pytest.approx(part["waiting"] + part["exposed transfer"], abs=2 * rounding)
+        assert cells(text, "mean step by cause", -1) == pytest.approx(
+            cells(text, "mean step by rank", COLUMNS["idle"])
+        ), (name, longest)
+        assert run.to_dict()["mean_step"]["wall_ns"] / 1e6 == pytest.approx(step, abs=rounding), (name, longest)
+        assert (longest > 1) == ("longest" in sentence(run).plain) == ("; median" in sentence(run).plain)
 
 
 COLUMNS = {"exposed": 5, "waiting": 6, "idle": 8, "wall": 9}
 """Places in the rows of the table by rank."""
 
 
-@pytest.mark.parametrize("sections", [("findings",), ("findings", "notes"), ()])
-def test_what_is_selected_is_said_once(sections: tuple[str, ...]) -> None:
+def test_what_is_selected_is_said_once() -> None:
     """Below the findings, or with all notes."""
-    run = late_run(30, 70, 30).select(ranks={0, 1})
-    [note] = [note for note in run.notes if note.startswith("Only")]
+    for sections in (("findings",), ("findings", "notes"), ()):
+        run = late_run(30, 70, 30).select(ranks={0, 1})
+        [note] = [note for note in run.notes if note.startswith("Only")]
 
-    def show(run: Run, console: Console, all_rows: bool) -> None:
-        print_run(run, console, all_rows, sections)
+        def show(run: Run, console: Console, all_rows: bool, sections: Sequence[str] = sections) -> None:
+            print_run(run, console, all_rows, sections)
 
-    assert 1 == flat(printed(run, show=show)).count(note)
+        assert 1 == flat(printed(run, show=show)).count(note), sections
 
 
 def test_an_unknown_wait_is_reported_once() -> None:
@@ -186,9 +186,9 @@ def _held(parameters: int, optimizer: int | None = 0, **further: int | None) -> 
     return {"memory": held | further}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "facts"),
-    [
+def test_what_a_rank_holds_is_said() -> None:
+    """The largest amounts over ranks, and the GPU's peak; the process's where there is no GPU."""
+    for ranks, facts in (
         ([_held(4_000_000, peak_process_bytes=300_000_000)], ("4.0 MB of parameters", "0 B of optim", "300.0 MB")),
         ([_held(4_000, 8_000)] * 2, ("Each rank", "4.0 kB of gradients", "8.0 kB of optimizer state")),
         (
@@ -196,30 +196,23 @@ def _held(parameters: int, optimizer: int | None = 0, **further: int | None) -> 
             ("up to", "9.0 kB of optimizer state", "7.0 GB"),
         ),
         ([{"memory": {"peak_allocated_bytes": 5_000}}], ("GPU memory", "5.0 kB")),
-    ],
-    ids=["CPU", "alike", "apart", "peak"],
-)
-def test_what_a_rank_holds_is_said(ranks: list[dict[str, Any]], facts: tuple[str, ...]) -> None:
-    """The largest amounts over ranks, and the GPU's peak; the process's where there is no GPU."""
-    assert all(fact in memory_sentence({"ranks": ranks}) for fact in facts)
+    ):
+        assert all(fact in memory_sentence({"ranks": ranks}) for fact in facts), (ranks, facts)
 
 
 TIMED = [{"unprofiled_ns": [100e6, 90e6, 500e6]}, {"unprofiled_ns": []}]
 BUSY = {"profiler_overhead_range": [-0.1, 0.95], "profiler_cpu_overhead": 0.045}
 
 
-@pytest.mark.parametrize(
-    ("info", "facts"),
-    [
+def test_the_profilers_overhead_is_a_sentence() -> None:
+    """The mean over ranks of their median steps; of a busy machine the range by window and the processor time."""
+    for info, facts in (
         ({"profiler_overhead": 0.2}, ("100 ms without the profiler", "120 ms with it (+20 %).")),
         ({"profiler_overhead": -0.1}, ("100 ms without the profiler (no overhead seen).",)),
         (BUSY, ("cannot be told", "−10 % to +95 %", "+4.5 %")),
         (BUSY | {"profiler_overhead": 0.5}, ("150 ms with it", "−10 % to +95 %", "+4.5 %")),
-    ],
-)
-def test_the_profilers_overhead_is_a_sentence(info: dict[str, Any], facts: tuple[str, ...]) -> None:
-    """The mean over ranks of their median steps; of a busy machine the range by window and the processor time."""
-    assert [fact for fact in facts if fact in profiler_sentence(info | {"ranks": TIMED})] == [*facts]
+    ):
+        assert [fact for fact in facts if fact in profiler_sentence(info | {"ranks": TIMED})] == [*facts], (info, facts)
 
 
 def test_what_cannot_be_told_of_the_overhead_has_its_reason() -> None:
@@ -231,18 +224,16 @@ def test_what_cannot_be_told_of_the_overhead_has_its_reason() -> None:
     assert "window" not in profiler_sentence(short | BUSY | {"profiler_overhead_range": [-24.0, 23.0]})
 
 
-@pytest.mark.parametrize(
-    "info",
-    [
+def test_what_was_not_recorded_is_not_said() -> None:
+    """Older runs without these figures, and run.json files with other content."""
+    infos: tuple[dict[str, Any], ...] = (
         *({"ranks": ranks} for ranks in (None, [5, {}], [{"memory": None}], [_held(-1, None)])),
         *({"profiler_overhead": 0.1, "ranks": ranks} for ranks in ([], [{"unprofiled_ns": "x", "profiled_ns": 5}])),
         {"profiler_overhead": None, "ranks": []},
         {},
-    ],
-)
-def test_what_was_not_recorded_is_not_said(info: dict[str, Any]) -> None:
-    """Older runs without these figures, and run.json files with other content."""
-    assert ("", "") == (memory_sentence(info), profiler_sentence(info))
+    )
+    for info in infos:
+        assert ("", "") == (memory_sentence(info), profiler_sentence(info)), info
 
 
 def test_what_a_step_computes_is_one_sentence() -> None:

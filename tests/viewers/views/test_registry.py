@@ -78,27 +78,27 @@ def check_picture(text: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("case", CASES)
-def test_every_view_shows_every_run(case: str) -> None:
+def test_every_view_shows_every_run() -> None:
     """As a picture; in the terminal, with no control character from a name; as a page with the view's title; as a
     table whose rows are as wide as its headings, or a sentence says why there is none."""
-    run = CASES[case]()
-    for name, view in VIEWS.items():
-        cells = view.table(run)
-        assert all(len(row) == len(cells.columns) for row in cells.rows), name
-        assert cells.rows or cells.note.endswith("."), name
-        check_picture(picture(view, run))
-        if view.draw is not None:
-            out = io.StringIO()
-            print_view(view, run, Console(file=out, width=100))
-            assert view.title in out.getvalue()
-            assert not {"\x1b", "\u202e"} & set(out.getvalue()), name
-            assert f"<h2>{html.escape(view.draw(run).title)}</h2>" in document(view, run), name
+    for case in CASES:
+        run = CASES[case]()
+        for name, view in VIEWS.items():
+            cells = view.table(run)
+            assert all(len(row) == len(cells.columns) for row in cells.rows), name
+            assert cells.rows or cells.note.endswith("."), name
+            check_picture(picture(view, run))
+            if view.draw is not None:
+                out = io.StringIO()
+                print_view(view, run, Console(file=out, width=100))
+                assert view.title in out.getvalue(), case
+                assert not {"\x1b", "\u202e"} & set(out.getvalue()), name
+                assert f"<h2>{html.escape(view.draw(run).title)}</h2>" in document(view, run), name
 
 
-@pytest.mark.parametrize(
-    ("name", "case", "said"),
-    [
+def test_where_there_is_nothing_it_is_said() -> None:
+    """In the picture; a table without rows says the same."""
+    for name, case, said in (
         *((name, "no communication", "has no communication") for name in ("bandwidth", "buckets", "communication")),
         ("bandwidth", "one rank", "a known transfer time"),
         ("bandwidth", "unsized", "a known size and a known transfer time"),
@@ -110,23 +110,20 @@ def test_every_view_shows_every_run(case: str) -> None:
         ("layers", "two ranks", "--modules"),
         ("memory", "two ranks", "record"),
         ("pipeline", "two ranks", "no pipeline"),
-    ],
-)
-def test_where_there_is_nothing_it_is_said(name: str, case: str, said: str) -> None:
-    """In the picture; a table without rows says the same."""
-    cells = VIEWS[name].table(CASES[case]())
+    ):
+        cells = VIEWS[name].table(CASES[case]())
 
-    assert said in drawing(name, case).message
-    assert cells.rows or said in cells.note
+        assert said in drawing(name, case).message, name
+        assert cells.rows or said in cells.note, name
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_an_empty_run_is_reported_in_words(name: str) -> None:
+def test_an_empty_run_is_reported_in_words() -> None:
     """A sentence replaces the picture, also on a page that runs no script."""
-    told = drawing(name, "empty")
-    page = document(VIEWS[name], CASES["empty"]())
+    for name in DRAWN:
+        told = drawing(name, "empty")
+        page = document(VIEWS[name], CASES["empty"]())
 
-    assert told.message
-    assert not told.marks
-    assert told.message in page
-    assert [] == Scripts(page).scripts
+        assert told.message, name
+        assert not told.marks, name
+        assert told.message in page, name
+        assert [] == Scripts(page).scripts, name

@@ -241,15 +241,13 @@ def test_a_long_name_does_not_fill_the_card_nor_a_card_hide_hits(browser: Browse
         assert "in view" in page.locator("#card").inner_text()
 
 
-@pytest.mark.parametrize(
-    ("note", "grave"), [("Made by hand.", False), ("a.json: cut off after 3 events; the rest is lost.", True)]
-)
-def test_only_what_touches_the_figures_is_loud(note: str, grave: bool) -> None:
+def test_only_what_touches_the_figures_is_loud() -> None:
     """A note is below the figures, highlighted if they leave out part of the recording."""
-    page = gantt.document(Run("noted", two_rank_timelines(), {}, (note,)))
+    for note, grave in (("Made by hand.", False), ("a.json: cut off after 3 events; the rest is lost.", True)):
+        page = gantt.document(Run("noted", two_rank_timelines(), {}, (note,)))
 
-    assert grave == ('<details id="notes" class="grave">' in page)
-    assert page.index('id="summary"') < page.index('<details id="notes"')
+        assert grave == ('<details id="notes" class="grave">' in page), (note, grave)
+        assert page.index('id="summary"') < page.index('<details id="notes"'), (note, grave)
 
 
 @pytest.mark.slow

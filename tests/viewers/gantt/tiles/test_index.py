@@ -94,28 +94,28 @@ def test_grids_nest_and_are_coarse_at_last() -> None:
         assert nested.tolist() == coarse.cover_ns[:, : nested.shape[1]].tolist()
 
 
-@pytest.mark.parametrize("above", [-4, 0, 1, 5])
-def test_columns_of_a_power_of_two_are_exact(above: int) -> None:
+def test_columns_of_a_power_of_two_are_exact() -> None:
     """From a grid, or by search below its finest level; also beyond the lane's end."""
-    level, count = max(0, GRIDS[0].level + above), 512
-    first = max(0, (int(LANE.reach[-1]) >> level) - 300)
-    edges = ((first + np.arange(count + 1)) << level).astype(float)
-    cover = nested_cover(LANE, GRIDS, level, first, count)
-    for slot, category in enumerate(LANE.categories):
-        assert brute_cover(COLUMNS, category, edges).tolist() == cover[slot].tolist()
+    for above in (-4, 0, 1, 5):
+        level, count = max(0, GRIDS[0].level + above), 512
+        first = max(0, (int(LANE.reach[-1]) >> level) - 300)
+        edges = ((first + np.arange(count + 1)) << level).astype(float)
+        cover = nested_cover(LANE, GRIDS, level, first, count)
+        for slot, category in enumerate(LANE.categories):
+            assert brute_cover(COLUMNS, category, edges).tolist() == cover[slot].tolist(), above
 
 
-@pytest.mark.parametrize("begin", [0, -40_000])
-def test_a_view_of_everything_is_off_by_less_than_a_64th_of_a_column(begin: int) -> None:
+def test_a_view_of_everything_is_off_by_less_than_a_64th_of_a_column() -> None:
     """Where a pixel holds many columns of a grid; what is before the first time is exact."""
-    end = float(LANE.reach[-1]) + 1000
-    width = int((end - begin) / ((FINER << GRIDS[0].level) * 1.3))
-    edges = np.linspace(begin, end, width + 1)
-    cover = column_cover(LANE, GRIDS, edges)
-    for slot, category in enumerate(LANE.categories):
-        off = np.abs(np.diff(cover[slot]) - np.diff(brute_cover(COLUMNS, category, edges)))
+    for begin in (0, -40_000):
+        end = float(LANE.reach[-1]) + 1000
+        width = int((end - begin) / ((FINER << GRIDS[0].level) * 1.3))
+        edges = np.linspace(begin, end, width + 1)
+        cover = column_cover(LANE, GRIDS, edges)
+        for slot, category in enumerate(LANE.categories):
+            off = np.abs(np.diff(cover[slot]) - np.diff(brute_cover(COLUMNS, category, edges)))
 
-        assert off.max() <= (edges[1] - edges[0]) / (2 * FINER)
+            assert off.max() <= (edges[1] - edges[0]) / (2 * FINER), begin
 
 
 def test_a_closer_view_is_exact() -> None:

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
 
 from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.split import Part
@@ -68,28 +67,28 @@ def cover(lane: Lane, category: int, edges: np.ndarray[Any, Any]) -> np.ndarray[
     return covered(union(lane.start_ns[mine], (lane.start_ns + lane.duration_ns)[mine]), edges)
 
 
-@pytest.mark.parametrize(("low", "high"), [(-0.1, 1.1), (0.4, 0.42)])
-def test_a_view_has_the_shares_of_its_columns_and_its_intervals(low: float, high: float) -> None:
+def test_a_view_has_the_shares_of_its_columns_and_its_intervals() -> None:
     """Columns to half a 255th and the drift of one more; intervals of the view and half of it on either side."""
-    lanes = [number_of(Role.PHASES), number_of(Role.COMPUTE, 1)]
-    edges = low * END + np.arange(101) * ((high - low) * END / 100)
-    found = Message("view", start=edges[0], end=edges[-1], width=100, columns=lanes, raw=lanes, shortest=1)
-    for head in found.head["columns"]:
-        for category in head["categories"]:
-            shares = np.diff(cover(CHART.lanes[head["lane"]], category, edges)) / (edges[1] - edges[0])
-            assert np.abs(np.array(found.take("u1", 100)) / 255 - shares).max() < 1.01 / 255
-    for head in found.head["rows"]:
-        lane, margin = CHART.lanes[head["lane"]], (edges[-1] - edges[0]) / 2
-        ends = lane.start_ns + lane.duration_ns
-        touches = np.flatnonzero((lane.start_ns < edges[-1] + margin) & (ends > edges[0] - margin))
-        rows = found.rows(head)
-        assert lane.start_ns[touches].tolist() == rows["start"]
-        assert lane.duration_ns[touches].tolist() == rows["duration"]
-        assert touches.tolist() == rows["position"]
-        inside = (lane.start_ns <= edges[-1]) & (ends >= edges[0])
-        assert int(inside.sum()) == head["touching"]
-        if lane.role is Role.COMPUTE:
-            assert {str(name): CHART.names[name] for name in rows["name"]} == found.head["names"]
+    for low, high in ((-0.1, 1.1), (0.4, 0.42)):
+        lanes = [number_of(Role.PHASES), number_of(Role.COMPUTE, 1)]
+        edges = low * END + np.arange(101) * ((high - low) * END / 100)
+        found = Message("view", start=edges[0], end=edges[-1], width=100, columns=lanes, raw=lanes, shortest=1)
+        for head in found.head["columns"]:
+            for category in head["categories"]:
+                shares = np.diff(cover(CHART.lanes[head["lane"]], category, edges)) / (edges[1] - edges[0])
+                assert np.abs(np.array(found.take("u1", 100)) / 255 - shares).max() < 1.01 / 255, (low, high)
+        for head in found.head["rows"]:
+            lane, margin = CHART.lanes[head["lane"]], (edges[-1] - edges[0]) / 2
+            ends = lane.start_ns + lane.duration_ns
+            touches = np.flatnonzero((lane.start_ns < edges[-1] + margin) & (ends > edges[0] - margin))
+            rows = found.rows(head)
+            assert lane.start_ns[touches].tolist() == rows["start"], (low, high)
+            assert lane.duration_ns[touches].tolist() == rows["duration"], (low, high)
+            assert touches.tolist() == rows["position"], (low, high)
+            inside = (lane.start_ns <= edges[-1]) & (ends >= edges[0])
+            assert int(inside.sum()) == head["touching"], (low, high)
+            if lane.role is Role.COMPUTE:
+                assert {str(name): CHART.names[name] for name in rows["name"]} == found.head["names"], (low, high)
 
 
 def test_tiles_are_shares_of_columns_of_a_power_of_two() -> None:
@@ -119,58 +118,64 @@ def test_sums_are_those_of_the_split() -> None:
     assert steps == ask("exposed")
 
 
-@pytest.mark.parametrize(("low", "high"), [(-0.1, 1.1), (0.3, 0.9), (0.41, 0.4102)])
-def test_kernels_of_a_range_are_counted_by_name(low: float, high: float) -> None:
+def test_kernels_of_a_range_are_counted_by_name() -> None:
     """Number and time inside the range and the steps, as the chart's columns have them."""
-    begin, end = round(low * END), round(high * END)
-    expected = {name: [0, 0, 0] for name in range(len(CHART.names))}
-    for lane in CHART.lanes:
-        if lane.role in (Role.COMPUTE, Role.MEMORY):
-            bounds = CHART.tracks[lane.track].bounds_ns
-            start, stop = lane.start_ns, lane.start_ns + lane.duration_ns
-            first, last = max(begin, bounds[0]), min(end, bounds[-1])
-            for i in np.flatnonzero((start < last) & (stop > first)):
-                expected[int(lane.name[i])][0] += 1
-                expected[int(lane.name[i])][1] += int(min(stop[i], last) - max(start[i], first))
-                expected[int(lane.name[i])][2] = max(expected[int(lane.name[i])][2], int(lane.duration_ns[i]))
-    found = ask("kernels", start=begin, end=end)
+    for low, high in ((-0.1, 1.1), (0.3, 0.9), (0.41, 0.4102)):
+        begin, end = round(low * END), round(high * END)
+        expected = {name: [0, 0, 0] for name in range(len(CHART.names))}
+        for lane in CHART.lanes:
+            if lane.role in (Role.COMPUTE, Role.MEMORY):
+                bounds = CHART.tracks[lane.track].bounds_ns
+                start, stop = lane.start_ns, lane.start_ns + lane.duration_ns
+                first, last = max(begin, bounds[0]), min(end, bounds[-1])
+                for i in np.flatnonzero((start < last) & (stop > first)):
+                    expected[int(lane.name[i])][0] += 1
+                    expected[int(lane.name[i])][1] += int(min(stop[i], last) - max(start[i], first))
+                    expected[int(lane.name[i])][2] = max(expected[int(lane.name[i])][2], int(lane.duration_ns[i]))
+        found = ask("kernels", start=begin, end=end)
 
-    assert {name: sums for name, sums in expected.items() if sums[0]} == {row[0]: row[1:] for row in found["rows"]}
-    assert [sum(sums) for sums in zip(*expected.values(), strict=True)][:2] == found["total"]
-    assert 0 == found["others"]
+        assert {name: sums for name, sums in expected.items() if sums[0]} == {
+            row[0]: row[1:] for row in found["rows"]
+        }, (low, high)
+        assert [sum(sums) for sums in zip(*expected.values(), strict=True)][:2] == found["total"], (low, high)
+        assert 0 == found["others"], (low, high)
 
 
-@pytest.mark.parametrize("by", ["name", "rank", "start", "duration"])
-@pytest.mark.parametrize("wanted", [{}, {"kernel": 1}, {"text": "ALL_reduce"}])
-def test_a_list_has_the_first_intervals_in_its_order(by: str, wanted: dict[str, object]) -> None:
+def test_a_list_has_the_first_intervals_in_its_order() -> None:
     """Of those in the range and the steps that are wanted; all count, each in its class of durations."""
-    begin, end = END // 3, END // 2
-    keys, lengths = [], list[int]()
-    for number, lane in enumerate(CHART.lanes):
-        if lane.role not in (Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY):
-            continue
-        collective, bounds = lane.role is Role.COLLECTIVES, CHART.tracks[lane.track].bounds_ns
-        inside = (lane.start_ns < min(end, bounds[-1])) & (lane.start_ns + lane.duration_ns > max(begin, bounds[0]))
-        for i in np.flatnonzero(inside).tolist():
-            name = int(lane.name[i])
-            if wanted and (collective != ("text" in wanted) or (not collective and name != 1)):
-                continue
-            full = collective_entries(CHART)[name]["kind"] if collective else CHART.names[name]
-            title = full if collective else SHORTS.get(full, full)
-            key = {
-                "name": title,
-                "rank": lane.track,
-                "start": int(lane.start_ns[i]),
-                "duration": int(lane.duration_ns[i]),
-            }
-            keys.append(((number, i), key[by]))
-            lengths.append(int(lane.duration_ns[i]))
-    found = ask("calls", start=begin, end=end, by=by, down=True, **wanted)
+    for by in ("name", "rank", "start", "duration"):
+        for wanted in ({}, {"kernel": 1}, {"text": "ALL_reduce"}):
+            begin, end = END // 3, END // 2
+            keys, lengths = [], list[int]()
+            for number, lane in enumerate(CHART.lanes):
+                if lane.role not in (Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY):
+                    continue
+                collective, bounds = lane.role is Role.COLLECTIVES, CHART.tracks[lane.track].bounds_ns
+                inside = (lane.start_ns < min(end, bounds[-1])) & (
+                    lane.start_ns + lane.duration_ns > max(begin, bounds[0])
+                )
+                for i in np.flatnonzero(inside).tolist():
+                    name = int(lane.name[i])
+                    if wanted and (collective != ("text" in wanted) or (not collective and name != 1)):
+                        continue
+                    full = collective_entries(CHART)[name]["kind"] if collective else CHART.names[name]
+                    title = full if collective else SHORTS.get(full, full)
+                    key = {
+                        "name": title,
+                        "rank": lane.track,
+                        "start": int(lane.start_ns[i]),
+                        "duration": int(lane.duration_ns[i]),
+                    }
+                    keys.append(((number, i), key[by]))
+                    lengths.append(int(lane.duration_ns[i]))
+            found = ask("calls", start=begin, end=end, by=by, down=True, **wanted)
 
-    assert [min(lengths), max(lengths)] == found["extremes"]
-    assert len(keys) == found["total"] == sum(count for _, count in found["classes"]) > 0
-    value = dict(keys)
-    assert sorted(value.values(), reverse=True)[:200] == [value[lane, place] for lane, place in found["places"]]
+            assert [min(lengths), max(lengths)] == found["extremes"], (by, wanted)
+            assert len(keys) == found["total"] == sum(count for _, count in found["classes"]) > 0, (by, wanted)
+            value = dict(keys)
+            assert sorted(value.values(), reverse=True)[:200] == [
+                value[lane, place] for lane, place in found["places"]
+            ], (by, wanted)
 
 
 def test_busy_is_what_a_category_covers_in_a_range() -> None:
@@ -207,25 +212,27 @@ def hits(text: str, role: Role = Role.COMPUTE) -> list[tuple[int, int, int]]:
     )
 
 
-@pytest.mark.parametrize(("low", "high"), [(-0.1, 1.1), (0.3, 0.5), (0.41, 0.4102)])
-def test_hits_are_counted_and_summed_in_a_range(low: float, high: float) -> None:
+def test_hits_are_counted_and_summed_in_a_range() -> None:
     """Those that touch it, and their time inside it; and the columns that one touches."""
-    start, end, lane = round(low * END), round(high * END), number_of(Role.COMPUTE)
-    found = ask("find", text=" GEMM ", start=start, end=end, width=60, lanes=[lane])
-    mine = [(s, int(CHART.lanes[n].duration_ns[p]), CHART.lanes[n].track) for s, n, p in hits("gemm")]
-    assert len(mine) == found["count"]
-    for track, count, time in found["tracks"]:
-        inside = [(max(s, start), min(s + d, end)) for s, d, t in mine if t == track and s <= end and s + d >= start]
-        assert (len(inside), sum(b - a for a, b in inside)) == (count, time)
-    touched = np.zeros(60, bool)
-    size = (end - start) / 60
-    for s, d, track in mine:
-        if track == 0 and s + d > start and s < end:
-            touched[max(0, int((s - start) // size)) : int(-(-(s + d - start) // size))] = True
-    columns = np.zeros(60, bool)
-    for first, last in found["columns"].get(str(lane), []):
-        columns[first:last] = True
-    assert touched.tolist() == columns.tolist()
+    for low, high in ((-0.1, 1.1), (0.3, 0.5), (0.41, 0.4102)):
+        start, end, lane = round(low * END), round(high * END), number_of(Role.COMPUTE)
+        found = ask("find", text=" GEMM ", start=start, end=end, width=60, lanes=[lane])
+        mine = [(s, int(CHART.lanes[n].duration_ns[p]), CHART.lanes[n].track) for s, n, p in hits("gemm")]
+        assert len(mine) == found["count"], (low, high)
+        for track, count, time in found["tracks"]:
+            inside = [
+                (max(s, start), min(s + d, end)) for s, d, t in mine if t == track and s <= end and s + d >= start
+            ]
+            assert (len(inside), sum(b - a for a, b in inside)) == (count, time), (low, high)
+        touched = np.zeros(60, bool)
+        size = (end - start) / 60
+        for s, d, track in mine:
+            if track == 0 and s + d > start and s < end:
+                touched[max(0, int((s - start) // size)) : int(-(-(s + d - start) // size))] = True
+        columns = np.zeros(60, bool)
+        for first, last in found["columns"].get(str(lane), []):
+            columns[first:last] = True
+        assert touched.tolist() == columns.tolist(), (low, high)
 
 
 def test_hits_follow_each_other_and_begin_again() -> None:
