@@ -18,12 +18,13 @@ from tests.support.memory_files import memory_run
 from tests.support.replay_files import write_job
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
     for rank in (0, 1):
         file = training_step(training_step(KinetoFile(rank=rank, world_size=3), 4, 0), 5, 100)
-        file.write(tmp_path / f"r{rank}.json.gz")
-    return tmp_path
+        file.write(folder / f"r{rank}.json.gz")
+    return folder
 
 
 def run(*arguments: object) -> Result:
@@ -47,6 +48,7 @@ def test_the_first_screen_fits_a_terminal(folder: Path) -> None:
 
 def test_a_section_is_printed_alone(folder: Path) -> None:
     """As --all prints it, below the headline; beside data it is refused."""
+    every = run(folder, "--all").stdout
     for section, has, lacks in (
         ("findings", "Findings", "mean step by"),
         ("split", "mean step by rank", "Findings"),
@@ -58,12 +60,10 @@ def test_a_section_is_printed_alone(folder: Path) -> None:
 
         assert has in text, section
         assert lacks not in text, section
-        assert has in run(folder, "--all").stdout, section
+        assert has in every, section
         assert 2 == run(folder, f"--{section}", "--json").exit_code, section
 
-
-def test_sections_are_printed_together(folder: Path) -> None:
-    """Each of those that are named, in the order of the answer."""
+    # Several in the order of the answer.
     text = run(folder, "--notes", "--findings").stdout
 
     assert 0 < text.index("Findings") < text.index("! ")
@@ -87,6 +87,7 @@ def test_json_and_csv_stand_alone_on_stdout(folder: Path) -> None:
 
 def test_more_is_printed_where_it_is_asked_for(folder: Path) -> None:
     """Kernels, each collective, and memory, or how to record it."""
+    plain = run(folder).stdout
     for option, fact in (
         ("--all", "gemm_backward"),
         ("--collectives", "all_reduce"),
@@ -94,7 +95,7 @@ def test_more_is_printed_where_it_is_asked_for(folder: Path) -> None:
     ):
         assert fact in " ".join(run(folder, option).stdout.split()), (option, fact)
         if option != "--collectives":
-            assert fact not in run(folder).stdout, (option, fact)
+            assert fact not in plain, (option, fact)
 
 
 def test_a_kernel_of_symmetric_memory_communicates(tmp_path: Path) -> None:

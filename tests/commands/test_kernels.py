@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from tests.support.recordings import dptrace as record
 LONG = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, A>(int)"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
     for rank in (0, 1):
         file = layered_file(rank, 2).kernel(LONG, 500, 501, None, stream=99)
-        file.write(tmp_path / f"rank{rank}.json")
-    return tmp_path
+        file.write(folder / f"rank{rank}.json")
+    return folder
 
 
 def run(*arguments: object) -> Result:
@@ -87,7 +89,7 @@ def test_rows_are_chosen_and_sorted(folder: Path) -> None:
     assert [0] == json.loads(run(folder, "--ranks", "0", "--json").stdout)["ranks"]
 
 
-def test_python_returns_the_same_rows(folder: Path) -> None:
+def test_python_returns_the_same_rows(folder: Path, tmp_path: Path) -> None:
     """As a frame; a wrong grouping or kind is refused, and so are operators of files that are gone."""
     run_ = dptrace.open(str(folder), cache=False)
     frame = run_.kernel_summary(by="operator")
@@ -96,8 +98,9 @@ def test_python_returns_the_same_rows(folder: Path) -> None:
     for wrong in ({"by": "color"}, {"kind": "color"}):
         with pytest.raises(UsageError):
             run_.kernel_summary(**wrong)  # type: ignore[arg-type]
-    again = dptrace.open(str(folder), cache=False)
-    for path in folder.glob("*.json"):
+    gone = shutil.copytree(folder, tmp_path / "gone")
+    again = dptrace.open(str(gone), cache=False)
+    for path in gone.glob("*.json"):
         path.unlink()
     assert len(again.kernel_summary()) > 3
     with pytest.raises(DptraceError, match="second reading"):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def served() -> Iterator[PageServer]:
     started = PageServer(
         "<p>page</p>", {"details": bytes(range(200))}, TileService(build(chart(training_run(300)), []))

@@ -91,6 +91,7 @@ class Truth:
         self.names = call_names(run.timelines, cross_rank.matches, cross_rank.names)
         self.shorts = short_names(self.drawn.names)
         self.parts = cache(self._parts)
+        self.idle = cache(lambda track: idle(run.timelines[track]).sets)
 
     def of(self, text: str, track: int, role: str, begin: float, end: float, calls: list[str] | None) -> bool:
         """Return whether a label in a row, between two times, is true of the block that it lies in from end to end."""
@@ -137,9 +138,7 @@ class Truth:
         _, what, ns = main_activity(self.run.timelines[track].host.spent(int(starts[place]), int(ends[place])))
         texts = {what, what.split(" in ")[0]}
         for cause in ("launch_latency_ns", "waiting_ns", "bubble_ns", "unexplained_ns"):
-            within = int(
-                np.diff(covered(idle(self.run.timelines[track]).sets[cause], np.array([starts[place], ends[place]])))[0]
-            )
+            within = int(np.diff(covered(self.idle(track)[cause], np.array([starts[place], ends[place]])))[0])
             if 2 * within > ends[place] - starts[place]:
                 texts, ns = {FIGURE_WORDS[cause], f"{FIGURE_WORDS[cause]} for another stream"}, within
                 texts |= {"not explained by what is recorded"} if cause == "unexplained_ns" else set()
