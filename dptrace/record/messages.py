@@ -331,6 +331,13 @@ def exit_code(error: BaseException) -> int:
     return error.exit_code if isinstance(error, DptraceError) else 1
 
 
+def is_failure(error: BaseException | None) -> bool:
+    """Return whether an exception is a failure, unlike sys.exit(0), Ctrl-C and the end of a generator."""
+    if isinstance(error, SystemExit):
+        return exit_code(error) != 0
+    return error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
 def error_text(error: BaseException) -> str:
     """Return the text of an error: dptrace's own errors as they are, others with their class."""
     if isinstance(error, SystemExit) and not isinstance(error.code, str):

@@ -10,8 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -42,13 +42,6 @@ _latest: Recording | None = None
 def latest() -> Recording | None:
     """Return the latest recording of this process."""
     return _latest
-
-
-def is_failure(error: BaseException | None) -> bool:
-    """Return whether an exception is a failure, unlike sys.exit(0), Ctrl-C and the end of a generator."""
-    if isinstance(error, SystemExit):
-        return messages.exit_code(error) != 0
-    return error is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def record(
@@ -101,6 +94,18 @@ def record(
     return recording
 
 
+_State = Enum("_State", "NEW RUNNING OVER FAILED CLOSED")
+"""Of a recording: RUNNING, it hears of steps; OVER, it has all that was asked for; FAILED, it says why when closed."""
+_NEXT = {
+    _State.NEW: {_State.RUNNING},
+    _State.RUNNING: {_State.OVER, _State.FAILED, _State.CLOSED},
+    _State.OVER: {_State.FAILED, _State.CLOSED},
+    _State.FAILED: {_State.FAILED, _State.CLOSED},
+    _State.CLOSED: set[_State](),
+}
+"""The states that may follow each."""
+
+
 class AdoptedTrace(Protocol):
     """A trace of the script's own profiler."""
 
@@ -132,12 +137,8 @@ class Recording(Listener):
         options: dict[str, Any] | None = None,
         first_step: int = 0,
     ) -> None:
-        self.plan: Plan = plan
-        self.output: RecordingOutput = output
-        self.rank_store = output.rank_store
-        self.model: nn.Module | None = model
-        self.options: dict[str, Any] = options or {}
-        self.first_step: int = first_step
+        self.plan, self.output, self.rank_store = plan, output, output.rank_store
+        self.model, self.options, self.first_step = model, options or {}, first_step
         self.parameters: int | None = None
         self.rank_entry: dict[str, Any] = {}  # keys of rank_metadata.ADDED for this rank's entry in run.json
         self.device = device_of(())
@@ -156,9 +157,8 @@ class Recording(Listener):
         self._window: Window | None = None
         self._spare: tuple[Window, AlignedProfile] | None = None
         self._writer: threading.Thread | None = None
-        self._postponed = self._running = self._overhead_known = False
-        self.is_over = False
-        """Whether all is recorded and measured that was asked for, so that further steps do not matter."""
+        self._state = _State.NEW
+        self._postponed = self._overhead_known = False
         self._thread = 0
         """The thread on which the profiler is switched."""
         self._due: Callable[[], None] | None = None
@@ -166,9 +166,8 @@ class Recording(Listener):
         self._core_wait_ns: int | None = None
         self._held_up_ns = self._cpu_began_ns = 0
         """How long the training waited for the profiler to end the last window."""
-        self._error: str | None = None
-        self._told = False
-        """Whether the error was printed already."""
+        self._error, self._told = "", False
+        """Why it failed, and whether that was printed already."""
         self.adopted: AdoptedTrace | None = None
         """A trace of the script's own profiler, which is the run if that leaves no room for this one."""
 
@@ -188,16 +187,17 @@ class Recording(Listener):
     def __enter__(self) -> Recording:
         global _latest
         launched = isinstance(self.output, LauncherOutput)
-        if _latest is not None and (_latest._running or launched):
+        if _latest is not None and (_latest.is_running or launched):
             # A process has one profiler, and a launcher's folder holds one recording.
             note = "The script started another recording; only the first was kept."
-            if _latest._running:
+            if _latest.is_running:
                 _latest.notes.append(note)
             elif self.rank_store.rank == 0:  # run.json is written
                 safety.say(f"dptrace: {note}")
             return self
         self.output.begin()
-        _latest, self._running = self, True
+        _latest = self
+        self._enter(_State.RUNNING)
         while self.output.already_recorded(self._recorded + 1):  # before the ranks were restarted
             self._recorded += 1
             self._windows = deque(window for window in self._windows if window.number > self._recorded)
@@ -209,7 +209,7 @@ class Recording(Listener):
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step. *loss* stays on its device, so that no step waits for it; it is averaged over ranks later."""
-        if self._running and not self.is_over:
+        if self._state is _State.RUNNING:
             self._switch(partial(self._next_step, loss))
 
     def _switch(self, change: Callable[[], None]) -> None:
@@ -266,13 +266,12 @@ class Recording(Listener):
             self.losses.append(torch.as_tensor(loss).detach())
         self.memory.end_step()
         self.steps_done += 1
-        recorded = window.whole_steps(self.steps_done) if window and window.purpose is Purpose.RECORDED else 0
-        self._beat(recorded)
+        self._beat()
 
-    def _beat(self, recorded: int) -> None:
+    def _beat(self, has_ended: bool = False) -> None:
         total = 0 if self.plan.settings.script else self.plan.last_step
-        window = self._window if recorded >= 0 else None
-        asked = window.steps if window and window.purpose is Purpose.RECORDED and self.steps_done >= window.start else 0
+        window = self._window if self.is_recording and not has_ended else None
+        recorded, asked = (-has_ended, 0) if window is None else (window.whole_steps(self.steps_done), window.steps)
         self.output.heartbeat(self.steps_done, total, recorded, asked)
 
     def _keeps_losses(self) -> bool:
@@ -289,7 +288,7 @@ class Recording(Listener):
                 self._close_window()
             else:
                 window.end, window.more = window.end + 1, window.more + 1
-        elif window is not None and self._has_recorded(window) and self.output.finish_asked():
+        elif window is not None and self.is_recording and self.steps_done > window.start and self.output.finish_asked():
             self._close_window("the recording was interrupted")
         elif window is not None and self._must_warm_up_again(window):
             self._warm_up_again(window, self.steps_done)
@@ -305,27 +304,31 @@ class Recording(Listener):
             self._cpu_began_ns, self._core_wait_ns = time.process_time_ns(), core_wait_ns()
             self.stopwatch.begin()
         elif not self._windows and not self.output.expects_requests(self._overhead_known):
-            self.is_over = True
-            self._stop_listening()
+            self._enter(_State.OVER)
 
-    def _stop_listening(self, at_once: bool = False) -> None:
-        leave(self, at_once)
-        if self._abandon in safety.on_failure:
-            safety.on_failure.remove(self._abandon)
+    def _enter(self, state: _State) -> None:
+        assert state in _NEXT[self._state], f"{self._state} to {state}"
+        self._state = state
+        if state is not _State.RUNNING:
+            leave(self, at_once=state is _State.CLOSED)
+            if self._abandon in safety.on_failure:
+                safety.on_failure.remove(self._abandon)
 
     @property
     def is_running(self) -> bool:
-        """Whether it has begun and is not closed."""
-        return self._running
+        """Whether it has begun, and is neither closed nor has it failed."""
+        return self._state in (_State.RUNNING, _State.OVER)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether further steps do not matter: all is recorded and measured that was asked for, or it has failed."""
+        return self._state not in (_State.NEW, _State.RUNNING)
 
     @property
     def is_recording(self) -> bool:
         """Whether the first recorded step has begun, and the last has not ended."""
         window = self._window
         return window is not None and window.purpose is Purpose.RECORDED and self.steps_done >= window.start
-
-    def _has_recorded(self, window: Window) -> bool:
-        return window.purpose is Purpose.RECORDED and window.whole_steps(self.steps_done) > 0
 
     def _add_requested_windows(self) -> None:
         request = self.output.poll_requests(self.steps_done)
@@ -469,24 +472,25 @@ class Recording(Listener):
             if not self._is_elsewhere:
                 with suppress(Exception):
                     self.profiler.finish()
-            self._running, self._window, self._spare = False, None, None
-            self._stop_listening()
+            self._window = self._spare = None
+            if self._state is not _State.CLOSED:
+                self._enter(_State.FAILED)
             self._error = self._error or f"The recording failed: {messages.error_text(error)}"
 
     def _abandon(self, why: str) -> None:
         """End the recording, because a part of the recorder that it needs has failed."""
 
         def end() -> None:
-            self._told = self._error is None
+            self._told = not self._error
             raise RecordingError(why)
 
         self._switch(end)
 
     def close(self, error: BaseException | None = None) -> None:
         """End the recording, early or not; all files are written when this returns."""
-        if not self._running and self._error is None:
+        if self._state in (_State.NEW, _State.CLOSED):
             return
-        if error is None or not is_failure(error):
+        if error is None or not messages.is_failure(error):
             self._close()
             return
         before = ignore_termination()
@@ -502,18 +506,17 @@ class Recording(Listener):
         with self._contain_errors():
             if self._is_elsewhere:
                 raise RecordingError("The thread that trained has ended while the profiler was on")
-            self._beat(-1)
+            self._beat(has_ended=True)
             if self._window is not None:
                 self._close_window(f"the training ended, {self._part_note()}")
             if not self._recorded:
                 self._keep_spare()
             self._report_overhead()
             self.join_writer()
-        self._running = False
-        self._stop_listening(at_once=True)
+        self._enter(_State.CLOSED)
         with self._contain_errors():
             self.output.end()
-        if self._error is not None:
+        if self._error:
             with suppress(OSError):
                 self.output.report_error(self._error, told=self._told)
 
@@ -525,7 +528,7 @@ class Recording(Listener):
         if self._spare is None:
             if self._postponed and self.rank_store.is_published(_ADOPTED):
                 return  # only other ranks profile themselves
-            if self._error is None and not self.plan.settings.on_demand:
+            if not self._error and not self.plan.settings.on_demand:
                 self.output.report_error(self.plan.too_short_message(self.steps_done, self._postponed), too_short=True)
             return
         window, profile = self._spare
@@ -539,7 +542,5 @@ class Recording(Listener):
         if self._writer is not None:
             self._writer.join()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)

@@ -251,7 +251,10 @@ def test_what_goes_wrong_in_the_recording_leaves_a_note() -> None:
 def test_an_error_of_the_profiler_hides_no_error_of_the_training(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After a CUDA error all later calls fail too: the script's own error propagates, and no folder stays."""
+    """After a CUDA error all later calls fail too: the script's own error propagates, and no folder stays.
+
+    The recorder's is told once, also where two ends of the training close the recording.
+    """
     from dptrace.record import record
 
     def fail(self: object) -> None:
@@ -262,7 +265,9 @@ def test_an_error_of_the_profiler_hides_no_error_of_the_training(
         recording.step()
         raise ValueError("mine")
 
-    assert "The recording failed: RuntimeError: CUDA error: again" in capsys.readouterr().err
+    recording.close()
+    assert 1 == capsys.readouterr().err.count("The recording failed: RuntimeError: CUDA error: again")
+    assert recording.is_over
     assert [] == list(tmp_path.iterdir())
 
 

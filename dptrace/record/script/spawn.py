@@ -30,7 +30,7 @@ from dptrace.errors import RecordingError
 from dptrace.record import messages
 from dptrace.record.distributed import exit_now
 from dptrace.record.processes import INTERRUPT_IGNORED, ignore_termination, tie_to_parent
-from dptrace.record.recording import is_failure, latest
+from dptrace.record.recording import latest
 from dptrace.record.safety import harmless, say
 from dptrace.record.script.optimizer_steps import Steps, watch_steps
 
@@ -236,7 +236,7 @@ def _end_rank(steps: Steps | None, start: _Start) -> None:
         return
     error = sys.exc_info()[1]
     ignore_termination()
-    if error is not None and is_failure(error):
+    if error is not None and messages.is_failure(error):
         messages.report_failure(error)
         steps.close(error)
         return
