@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dptrace.core.files import atomic_write, note_output, unreadable
+from dptrace.core.files import atomic_write, make_folder, note_output, unreadable
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.options.catalog import check_model
@@ -62,10 +62,7 @@ class Store:
             raise UsageError(f"{self.folder}: exists and is not a folder; choose another one with -o.")
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise UsageError(f"{self.folder}: contains other files; choose another folder with -o.")
-        try:
-            (self.folder / "results").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{self.folder}: can't be created: {error.strerror}.") from None
+        make_folder(self.folder / "results")
         write_json(path, {"schema": SCHEMA, "plan": plan})
 
     def plan(self) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from dptrace.commands.shared.options import (
 )
 from dptrace.commands.shared.output import print_hint, print_notes
 from dptrace.commands.shared.reading import open_with_progress, refuse_twice
-from dptrace.core.files import check_output
+from dptrace.core.files import check_output, make_folder
 from dptrace.core.units import byte_size, milliseconds
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import DptraceError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def command(
         to.write(_answer({path: found}, folder))
         return
     refuse_twice(paths)
-    _make_folder(folder)
+    make_folder(folder)
     check_output(path, to.force)
     to.write(_answer({path: _save(path, paths, selection, workload, read_options, verbosity)}, folder))
     if to.on_terminal and baseline.in_use(folder) != name:
@@ -125,13 +125,6 @@ def _save(
         )
     )
     return baseline.save_watched(path, watches.read_summary(paths[0]))
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: can't be created: {error.strerror}.") from None
 
 
 def _answer(baselines: dict[Path, Baseline], folder: Path) -> Answer:

@@ -22,7 +22,7 @@ from dptrace.commands.shared.options import (
     quiet_option,
 )
 from dptrace.commands.shared.output import NORMAL, print_hint, print_notes, progress
-from dptrace.core.files import note_inputs, note_output, unreadable
+from dptrace.core.files import make_folder, note_inputs, note_output, unreadable
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.core.units import plural, sanitize
 from dptrace.errors import DptraceError, UsageError
@@ -130,10 +130,7 @@ def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
     if output.exists() and any(output.iterdir() if output.is_dir() else [output]) and not force:
         raise UsageError(f"{output}: is not empty; --force overwrites it, -o chooses another folder.")
     note_output(output)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{output}: can't be created: {error.strerror}.") from None
+    make_folder(output)
     return BenchResult(rows, f"Figures from {path.name}", here="In these figures", plan={"source": path.name})
 
 

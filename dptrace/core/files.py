@@ -142,6 +142,18 @@ def check_output(path: Path, force: bool) -> None:
         raise UsageError(f"{path}: can't be written: {getattr(error, 'strerror', None) or error}.") from None
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those above it, unless it is there.
+
+    Raises:
+        UsageError: it can't be.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: can't be created: {error.strerror or error}.") from None
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, and move it to *path* at the end; remove it on failure.
