@@ -173,12 +173,9 @@ def _names(listed: str) -> set[str]:
 
 
 def _processes(gpus: int | None, nnodes: int, verbosity: str) -> int:
-    from dptrace.record.launch.launcher import local_gpu_count
+    from dptrace.record.launch.launcher import processes_here
 
-    local_gpus = local_gpu_count()
-    if local_gpus and gpus is not None and gpus > local_gpus:
-        raise UsageError(f"--gpus {gpus}: this machine has only {local_gpus}.")
-    processes = gpus or local_gpus or 2
+    processes, local_gpus = processes_here(gpus)
     if processes * nnodes < 2:
         advice = "CUDA_VISIBLE_DEVICES= dptrace links --gpus 2 measures gloo between processes on the CPU instead."
         raise UsageError(f"A link needs two ranks: two GPUs or more, or several machines. {advice}")

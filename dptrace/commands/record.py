@@ -461,24 +461,23 @@ def _out(mode: str | None, program: Program | None, options: dict[str, Any]) -> 
 
 def _processes(mode: str | None, gpus: int | None, program: Program | None, quiet: bool) -> int:
     """Return the number of processes; print it when they do not run on GPUs."""
-    from dptrace.record.launch.launcher import local_gpu_count
+    from dptrace.record.launch.launcher import processes_here
 
-    local_gpus = local_gpu_count()
-    alone = mode is not None and MODES[mode].single_gpu
+    count, local_gpus = processes_here(gpus)
+    said = []
     if program is not None and program.is_python and gpus is None:
-        gpus = 1  # as the command line without dptrace
-        if local_gpus > 1 and not quiet:
-            click.echo(f"Recording 1 process, as python starts one; --gpus N records N (here {local_gpus}).", err=True)
-    if alone and (gpus or 1) > 1 and not quiet:
-        click.echo(f"Mode {mode} trains on one GPU: recording 1 process instead of {gpus}.", err=True)
-    if local_gpus:
-        if gpus is not None and gpus > local_gpus:
-            raise UsageError(f"--gpus {gpus}: this machine has only {local_gpus}.")
-        return 1 if alone else gpus or local_gpus
-    count = 1 if alone else gpus or 2
-    if not quiet:
+        count = 1  # as the command line without dptrace
+        if local_gpus > 1:
+            said.append(f"Recording 1 process, as python starts one; --gpus N records N (here {local_gpus}).")
+    if mode is not None and MODES[mode].single_gpu:
+        count = 1
+        if (gpus or 1) > 1:
+            said.append(f"Mode {mode} trains on one GPU: recording 1 process instead of {gpus}.")
+    if not local_gpus:
         how = "with gloo on CPU." if mode else "on CPU." if count == 1 else "on CPU; the script must use gloo."
-        click.echo(f"No GPU found: recording {plural(count, 'process', 'processes')} {how}", err=True)
+        said.append(f"No GPU found: recording {plural(count, 'process', 'processes')} {how}")
+    for text in said if not quiet else ():
+        click.echo(text, err=True)
     return count
 
 

@@ -123,16 +123,13 @@ def _start_launcher(program: Program, folder: Path, options: dict[str, Any]) -> 
 
 
 def _launch(program: Program, folder: Path, options: dict[str, Any]) -> None:
-    from dptrace.record.launch.launcher import local_gpu_count
+    from dptrace.record.launch.launcher import processes_here
     from dptrace.record.launch.torchrun import Launch
     from dptrace.watch.folder import check_folder
 
-    gpus, count = local_gpu_count(), options["gpus"]
-    if program.is_python and count is None:
+    count, gpus = processes_here(options["gpus"])
+    if program.is_python and options["gpus"] is None:
         count = 1  # as the command line without dptrace
-    if gpus and count is not None and count > gpus:
-        raise UsageError(f"--gpus {count}: this machine has only {gpus}.")
-    count = count or gpus or 2
     if program.target == STANDARD_INPUT and count > 1:
         raise UsageError("A script on standard input is one process. Save it to a file to watch several.")
     node_rank = options["node_rank"] or 0

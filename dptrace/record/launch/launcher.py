@@ -50,6 +50,18 @@ def local_gpu_count() -> int:
     return 0 if accelerator is None else int(accelerator.module.device_count())
 
 
+def processes_here(asked: int | None) -> tuple[int, int]:
+    """Return how many processes to start on this machine, by default one per GPU or two without, and its GPUs.
+
+    Raises:
+        UsageError: more are asked for than it has GPUs.
+    """
+    gpus = local_gpu_count()
+    if gpus and asked is not None and asked > gpus:
+        raise UsageError(f"--gpus {asked}: this machine has only {gpus}.")
+    return asked or gpus or 2, gpus
+
+
 def _may_have_gpu(devices: Path = Path("/dev")) -> bool:
     """Return whether the system may have a GPU; without any device, torch need not be imported, which takes seconds."""
     patterns = (pattern for known in ACCELERATORS for pattern in known.device_files)
