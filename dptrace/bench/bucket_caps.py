@@ -71,7 +71,7 @@ class BucketCapChoice:
     best_exposed_s: float
     best_buckets: int
     closed_form_mb: float | None
-    """sqrt(S·alpha/beta), see ``bucket_size.pipelined_bytes``."""
+    """sqrt(S·alpha/beta), see ``alpha_beta.pipelined_bytes``."""
 
 
 def fit_recorded(recordings: Mapping[BenchConfig, RecordedFigures]) -> FittedLine | str:

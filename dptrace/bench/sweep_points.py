@@ -26,8 +26,6 @@ SWEPT_MODES = modes_with("ddp")
 """The modes that a sweep trains with."""
 
 _OPTIONS = {option.name: option for option in OPTIONS}
-LAST = LAST_STEPS
-"""Number of steps at the end of each timed run that count."""
 MIN_STEPS = 8
 """Steps for a standard error of the median."""
 
@@ -183,7 +181,7 @@ def points(
     """Return the figures of each configuration that has a result.
 
     Args:
-        results: the repetitions of each configuration, from ``schedule.results``.
+        results: the repetitions of each configuration, from ``execute.results``.
         recordings: figures of the recorded runs that could be read.
     """
     names = swept_options(chosen)
@@ -200,7 +198,7 @@ def _point(
     good = [one for one in repetitions if "failed" not in one]
     if not good:
         return Point(options, named, failed=str(repetitions[0]["failed"]))
-    steps = np.concatenate([np.asarray(one["step_s"][-LAST:], float) for one in good])
+    steps = np.concatenate([np.asarray(one["step_s"][-LAST_STEPS:], float) for one in good])
     low, middle, high, late = np.percentile(steps, [25, 50, 75, 95]).tolist()
     quality: dict[str, Any] = {name: of_epochs(good[0], name)[-1] for name in QUALITY}
     return Point(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.bench.sweep_points import SWEPT_MODES, check_samples, configs
+from dptrace.bench.sweep_points import SWEPT, SWEPT_MODES, check_samples, configs
 from dptrace.commands.bench import local_device_count, run_jobs, training_options
 from dptrace.commands.shared.answer import JSON, TEXT, Answer, Destination, Make, write_files
 from dptrace.commands.shared.numbers import Whole
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from dptrace.bench.store import BenchConfig, Store
     from dptrace.bench.sweep import SweepRequest, SweepResult
 
-
-_SWEPT = ("bucket_cap_mb", "micro_batches", "batch_size", "compress")
 
 _MODEL = f"{', '.join(MODELS)}. [resnet18]"
 _EXAMPLES = """\b
@@ -107,8 +105,8 @@ def _cells(options: dict[str, Any]) -> tuple[list[BenchConfig], dict[str, tuple[
     from dptrace.bench.sweep_points import values
     from dptrace.record.options.validation import check_training
 
-    given = {field.replace("_", "-"): options[field] for field in _SWEPT if options[field] is not None}
-    chosen = {name: values(name, text) for name, text in given.items()}
+    given = {name: options[name.replace("-", "_")] for name in SWEPT}
+    chosen = {name: values(name, text) for name, text in given.items() if text is not None}
     data = options["data"]
     defaults = {"checkpoint_activations": False, "amp": None, "dtype": None}
     check_training({**defaults, "model": options["model"], "data": data})

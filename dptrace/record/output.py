@@ -48,7 +48,7 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
     if settings is None:
         own = messages.LauncherSettings.own()
         if own is not None:
-            return StandaloneOutput(Path(own.display_path), own.force, rank_store)
+            return StandaloneOutput(Path(own.display_path), own.force, rank_store, own.quiet)
         stem = Path(sys.argv[0]).stem or "python"
         return StandaloneOutput(Path(out) if out is not None else Path("runs", stem), force, rank_store)
     if out is not None and rank_store.rank == 0:
@@ -119,7 +119,7 @@ class LauncherOutput:
 
     def __init__(self, settings: messages.LauncherSettings, rank_store: RankStore) -> None:
         self.folder, self.rank_store = Path(settings.folder), rank_store
-        self.log: Path | None = self.folder / f"rank{rank_store.rank}.profiler"
+        self.log = self.folder / f"rank{rank_store.rank}.profiler"
         """What torch prints when the profiler starts and stops."""
         self._requests = WindowRequests(self.folder, rank_store) if settings.script else None
         self._on_demand = settings.on_demand
@@ -172,7 +172,7 @@ class LauncherOutput:
         folder = messages.window_folder(self.folder, number)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if self.log is not None and self.log.exists():
+            if self.log.exists():
                 os.replace(self.log, folder / f"rank{self.rank_store.rank}.log")
             write_rank(folder, profiler.export_chrome_trace, metadata)
         except (RecordingError, OSError) as error:
@@ -215,8 +215,7 @@ class StandaloneOutput:
 
     def __init__(self, path: Path, force: bool, rank_store: RankStore, quiet: bool = False) -> None:
         self.rank_store = rank_store
-        own = messages.LauncherSettings.own()
-        self._quiet = quiet or (own is not None and own.quiet)
+        self._quiet = quiet
         self._run = RunFolder(path)
         self._force = force
         self.folder = messages.window_folder(self._run.staging, 1)

@@ -398,16 +398,13 @@ class Recording(Listener):
     def _part_note(self) -> str:
         return f"and ProfilerStep#{self.steps_done} in the traces is not a whole step"
 
+    @signals_held()  # a SIGTERM, which ends the script, would lose the steps here
     def _close_window(self, interruption: str = "") -> None:
         """Stop the profiler, if it is on, and keep what the window was for.
 
         Args:
             interruption: why the window ends early, as the end of a sentence; empty if it does not.
         """
-        with signals_held():  # a SIGTERM, which ends the script, would lose the steps here
-            self._end_window(interruption)
-
-    def _end_window(self, interruption: str) -> None:
         window, self._window = self._window, None
         assert window is not None
         steps = window.whole_steps(self.steps_done)

@@ -147,6 +147,7 @@ class RunFolder:
             return None
         return "this machine" if running else None
 
+    @signals_held()
     def complete(self, files: Path, number: int = 1) -> Path:
         """Move the files of a finished run to its path and return the path; an old run is removed only now.
 
@@ -157,10 +158,6 @@ class RunFolder:
             files: the folder in ``staging`` that holds the run's files.
             number: which run of the job it is; from the second on, the number is part of the name.
         """
-        with signals_held():
-            return self._complete(files, number)
-
-    def _complete(self, files: Path, number: int) -> Path:
         target = self._numbered(self._target, number)
         if not target.exists() or (self._force and is_run_folder(target)):
             self._replace(files, target)

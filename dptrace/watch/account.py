@@ -81,8 +81,6 @@ class _Group:
 
     size: int
     ranks: set[int]
-    done: int = 0
-    """The last sequence number that was matched."""
     own: dict[int, Ints] | None = None
     """The own time of each rank when the group met last."""
     met: dict[int, int] | None = None
@@ -238,7 +236,6 @@ class Merger:
             self._calls[rank] = calls[~used]
             columns.append(mine[np.isin(mine["sequence"], common)])
             columns[-1] = columns[-1][np.argsort(columns[-1]["sequence"], kind="stable")]
-        group.done = int(common[-1])
         return group, members, np.stack(columns, 1)
 
     def _pay_once(self, found: list[tuple[_Arrivals, list[int]]]) -> None:

@@ -26,11 +26,6 @@ _WARMUP = 2
 """Steps before a capture in which the profiler runs and nothing is kept: it starts in the first of them."""
 
 
-def capture_folder(folder: Path, number: int) -> Path:
-    """Return the run of a capture; captures count from 1."""
-    return folder / f"capture{number}"
-
-
 class Captures:
     """The captures of this rank; :meth:`step` is called at the end of each of its steps."""
 
@@ -98,7 +93,7 @@ class Captures:
         running: Any = latest()
         if running is not None and running.is_running:
             return  # the script records itself
-        path = capture_folder(self._folder, self._count)
+        path = self._folder / f"capture{self._count}"
         schedule = Schedule.of(asked.steps or 5, _WARMUP, 0)
         plan = Plan(schedule, tuple(recorded_windows(schedule)), messages.LauncherSettings("", str(path), quiet=True))
         self._output = StandaloneOutput(path, False, RankStore(f"{self._name}.{self._count}"), quiet=True)

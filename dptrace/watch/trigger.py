@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Capture:
     path: str
     finding: str = ""
     """The first finding of its analysis, and what to do."""
-    state: str = field(default="asked for")
+    state: str = "asked for"
 
     @property
     def sentence(self) -> str:

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -75,7 +75,7 @@ class OwnRanks:
     start: _Start
     original: Callable[..., Any]
     """torch's own ``start_processes``."""
-    started: bool = field(default=False)
+    started: bool = False
     """Whether this process has started ranks, or left that to the launcher's first process."""
     other_processes: int = 0
     """Processes that it has started and that may train, or become ranks."""
