@@ -49,9 +49,9 @@ def test_errors_are_one_tree() -> None:
         assert (type(error), str(error)) == (type(copy), str(copy))
 
 
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
+def test_errors_name_keywords() -> None:
+    """Whoever calls a function has typed no option."""
+    for call, says in (
         (lambda run: run.whatif(bandwidth="fast"), "bandwidth=fast: expected a factor"),
         (lambda run: run.whatif(kernels={"nothing": 2}), "kernels 'nothing' fits no kernel"),
         (lambda run: run.whatif(bucket_cap_mb=0), "bucket_cap_mb=0: must be above 0"),
@@ -62,13 +62,10 @@ def test_errors_are_one_tree() -> None:
         (lambda run: dptrace.predict(params=7e9, precision="fp1"), "precision=fp1: is not known. "),
         (lambda run: dptrace.explain("ring", alpha_us=1), "alpha_us and bandwidth_gbps describe a link"),
         (lambda run: dptrace.predict_message(1e6, gamma_ps=-1), "gamma_ps=-1: "),
-    ],
-)
-def test_errors_name_keywords(call: Callable[[Run], object], says: str) -> None:
-    """Whoever calls a function has typed no option."""
-    with pytest.raises(dptrace.UsageError) as error:
-        call(dptrace.open(TRACES / "ddp_cpu_2ranks"))
-    assert str(error.value).startswith(says)
+    ):
+        with pytest.raises(dptrace.UsageError) as error:
+            call(dptrace.open(TRACES / "ddp_cpu_2ranks"))
+        assert str(error.value).startswith(says)
 
 
 def test_commands_in_errors_stay_as_they_are_typed() -> None:

@@ -132,12 +132,10 @@ def test_mfu_falls_as_the_step_grows(slower: Comparison) -> None:
     assert pytest.approx(mfu.delta) == slower.to_dict()["mfu"]["delta_percent"]
 
 
-@pytest.mark.parametrize(
-    ("limit", "failed"), [("mfu < -2%", True), ("mfu < -20%", False), ("MFU < 99%", True), ("mfu > 99%", False)]
-)
-def test_a_limit_on_mfu(slower: Comparison, limit: str, failed: bool) -> None:
+def test_a_limit_on_mfu(slower: Comparison) -> None:
     """In percent of A's, or of the peak in B."""
-    assert failed == parse(limit).check(slower).failed
+    for limit, failed in (("mfu < -2%", True), ("mfu < -20%", False), ("MFU < 99%", True), ("mfu > 99%", False)):
+        assert failed == parse(limit).check(slower).failed
 
 
 def test_other_work_is_judged_by_the_interval() -> None:

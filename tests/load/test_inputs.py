@@ -26,9 +26,9 @@ def opened(name: str) -> tuple[dptrace.Run, dict[str, Any]]:
     return run, found.to_dict()
 
 
-@pytest.mark.parametrize(
-    ("name", "wall_ms", "lacks"),
-    [
+def test_a_step_takes_what_it_takes_and_what_is_missing_is_named() -> None:
+    """Of nc_one_rank_nosteps, the rank without marks is not in the mean."""
+    for name, wall_ms, lacks in (
         ("nc_no_runtime", 2.03, {LAUNCHES}),
         ("c08_no_runtime_events.json", 10.0, {LAUNCHES}),
         ("nc_args_stripped_traceback", 1.16, {LAUNCHES}),
@@ -52,30 +52,23 @@ def opened(name: str) -> tuple[dptrace.Run, dict[str, Any]]:
         ("x03_mtia.json", 10.0, {DEVICE}),
         ("ascend_trace_view.json.gz", 14.09, {DEVICE}),
         ("nc_one_rank_nosteps", 2.03, {MARKS}),
-    ],
-)
-def test_a_step_takes_what_it_takes_and_what_is_missing_is_named(name: str, wall_ms: float, lacks: set[str]) -> None:
-    """Of nc_one_rank_nosteps, the rank without marks is not in the mean."""
-    run, step = opened(name)
-
-    assert wall_ms == pytest.approx(step["wall_ns"] / 1e6, rel=0.005)
-    assert lacks == {premise for timeline in run.timelines for premise in timeline.lacks}
+    ):
+        run, step = opened(name)
+        assert wall_ms == pytest.approx(step["wall_ns"] / 1e6, rel=0.005), name
+        assert lacks == {premise for timeline in run.timelines for premise in timeline.lacks}, name
 
 
-@pytest.mark.parametrize(
-    "name", ["b12_sglang_merged_dev0.json", "b12b_sglang_merged_dev01.json", "b12c_two_processes_one_file.json"]
-)
-def test_two_processes_in_one_file_are_two_ranks(name: str) -> None:
+def test_two_processes_in_one_file_are_two_ranks() -> None:
     """Each has its own forward, collectives, and exposed communication."""
-    run, _ = opened(name)
-    means = [split.mean() for split in run.splits]
-
-    assert (0, 1) == run.ranks
-    assert [1.5, 3.0] == [pytest.approx((mean["forward_ns"] or 0) / 1e6) for mean in means]
-    assert [0, 0] == [mean["overlapped_comm_ns"] for mean in means]
-    assert [3, 3] == [int(split.comm["all_reduce"].count.sum()) / len(split.names) for split in run.splits]
-    assert [9, 9] == [len(timeline.collectives) for timeline in run.timelines]
-    assert not any("no trace was read" in note or "Rank 0 waits for rank 0" in note for note in run.notes)
+    for name in ("b12_sglang_merged_dev0.json", "b12b_sglang_merged_dev01.json", "b12c_two_processes_one_file.json"):
+        run, _ = opened(name)
+        means = [split.mean() for split in run.splits]
+        assert (0, 1) == run.ranks
+        assert [1.5, 3.0] == [pytest.approx((mean["forward_ns"] or 0) / 1e6) for mean in means]
+        assert [0, 0] == [mean["overlapped_comm_ns"] for mean in means]
+        assert [3, 3] == [int(split.comm["all_reduce"].count.sum()) / len(split.names) for split in run.splits]
+        assert [9, 9] == [len(timeline.collectives) for timeline in run.timelines]
+        assert not any("no trace was read" in note or "Rank 0 waits for rank 0" in note for note in run.notes)
 
 
 def test_what_is_no_trace_of_a_rank_is_refused() -> None:

@@ -223,9 +223,9 @@ def pairs(moments: str) -> tuple[list[tuple[str, int, int]], int]:
     return sorted((body.decode(), start, end) for body, start, end in found), slices.unended
 
 
-@pytest.mark.parametrize(
-    ("moments", "expected", "unended"),
-    [
+def test_ends_find_their_begins() -> None:
+    """Nested by time, or in torch's columns; begins without an end are counted."""
+    for moments, expected, unended in (
         ("a0 /2 b2 /3", [("a", 0, 2), ("b", 2, 3)], 0),
         ("a0 b1 /2 /3", [("a", 0, 3), ("b", 1, 2)], 0),
         ("a0 b1 /2 c3 /4 /5", [("a", 0, 5), ("b", 1, 2), ("c", 3, 4)], 0),
@@ -238,11 +238,8 @@ def pairs(moments: str) -> tuple[list[tuple[str, int, int]], int]:
         # A file that is cut in a column of ends keeps the slices before.
         ("a0 b4 c9 /3 /9", [("a", 0, 3), ("b", 4, 9)], 1),
         ("a0 b4", [], 2),
-    ],
-)
-def test_ends_find_their_begins(moments: str, expected: list[tuple[str, int, int]], unended: int) -> None:
-    """Nested by time, or in torch's columns; begins without an end are counted."""
-    assert (expected, unended) == pairs(moments)
+    ):
+        assert (expected, unended) == pairs(moments)
 
 
 def descriptor(uuid: int, **fields: Any) -> Any:
@@ -314,9 +311,9 @@ def test_a_packet_that_is_damaged_inside_is_lost_alone() -> None:
     assert ([0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3, 4], 2) == (times, packets.lost)
 
 
-@pytest.mark.parametrize(
-    ("start", "packets"),
-    [
+def test_packets_are_distinguished_from_json() -> None:
+    """JSON may start with a newline, which is also the first byte of a packet."""
+    for start, packets in (
         (trace(), True),
         (trace()[:100], True),
         (b"\n" + b"{" + b"\x40" * 123 + trace(), True),
@@ -328,8 +325,5 @@ def test_a_packet_that_is_damaged_inside_is_lost_alone() -> None:
         (b"\n", False),
         # A newline is the tag of a packet and the length of one, but no packet is white space.
         *((blank + b"{}", False) for blank in (b"\n" * 20, b"\n\n \t" * 5000, b"\n" + b"\r\n" * 30)),
-    ],
-)
-def test_packets_are_distinguished_from_json(start: bytes, packets: bool) -> None:
-    """JSON may start with a newline, which is also the first byte of a packet."""
-    assert packets == begins_with_packets(start)
+    ):
+        assert packets == begins_with_packets(start)

@@ -238,25 +238,22 @@ def test_standard_input_is_read_once_and_left_open(tmp_path: Path, monkeypatch: 
 # Addresses, and how they are shown.
 
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
+def test_urls_and_paths_are_separated() -> None:
+    """A scheme of at least two letters makes a URL; a drive letter does not."""
+    for text, url in (
         ("s3://bucket/run", True),
         ("simplecache::https://host/a.json", True),
         ("runs/rank0.json", False),
         ("C:/runs/rank0.json", False),
         ("a::b", False),
-    ],
-)
-def test_urls_and_paths_are_separated(text: str, url: bool) -> None:
-    """A scheme of at least two letters makes a URL; a drive letter does not."""
-    assert url == is_url(text)
-    assert from_file_url("s3://bucket/x") is None
+    ):
+        assert url == is_url(text)
+        assert from_file_url("s3://bucket/x") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "clean"),
-    [
+def test_secrets_are_never_shown() -> None:
+    """Passwords, signatures and tokens are removed; the parts that name the file are kept."""
+    for text, clean in (
         ("runs/a?b=c@d", "runs/a?b=c@d"),
         ("https://me:hush@host/r.json", "https://host/r.json"),
         ("https://hush@host/r.json", "https://host/r.json"),
@@ -272,23 +269,17 @@ def test_urls_and_paths_are_separated(text: str, url: bool) -> None:
             "abfs://container@account.dfs.core.windows.net/r.json",
         ),
         ("s3://bucket/run#1/rank?.json", "s3://bucket/run#1/rank?.json"),
-    ],
-)
-def test_secrets_are_never_shown(text: str, clean: str) -> None:
-    """Passwords, signatures and tokens are removed; the parts that name the file are kept."""
-    assert clean == redact(text)
+    ):
+        assert clean == redact(text)
 
 
-@pytest.mark.parametrize(
-    ("address", "name"),
-    [
+def test_the_last_part_is_the_file_name() -> None:
+    """Whatever precedes it and, over HTTP, follows it."""
+    for address, name in (
         ("runs/rank0.json", "rank0.json"),
         ("s3://bucket/run/rank0.json.gz", "rank0.json.gz"),
         ("https://host/a%20b/rank%5B0%5D.json?x=y/z", "rank[0].json"),
         ("simplecache::s3://bucket/rank1.json", "rank1.json"),
         ("https://host/run/", "run"),
-    ],
-)
-def test_the_last_part_is_the_file_name(address: str, name: str) -> None:
-    """Whatever precedes it and, over HTTP, follows it."""
-    assert name == last_part(address)
+    ):
+        assert name == last_part(address)

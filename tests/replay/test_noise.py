@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dptrace.replay.noise import Losses, beyond_noise
 
 MS = 1_000_000
@@ -20,9 +18,9 @@ def told(*causes: tuple[str, Losses]) -> list[bool]:
     return beyond_noise(causes, {place: ms * MS for place, ms in NOISE.items()}, STEPS)
 
 
-@pytest.mark.parametrize(
-    ("lost", "expected"),
-    [
+def test_a_cause_is_told_from_noise() -> None:
+    """By its own delays, and the longest of all others."""
+    for lost, expected in (
         (at(1, 9), True),  # in each step: no longer than the noise, but always
         (at(1, 3), False),  # in each step, and shorter than the noise
         (at(1, 30, 2, 5, 8), True),  # now and then, three times as long
@@ -31,11 +29,8 @@ def told(*causes: tuple[str, Losses]) -> list[bool]:
         (at(1, 12, 4), False),
         ({(step % 3, str(step)): 40 * MS for step in range(STEPS)}, True),  # in turns, as long each time
         ({(step % 3, str(step)): 8 * MS for step in range(STEPS)}, False),
-    ],
-)
-def test_a_cause_is_told_from_noise(lost: Losses, expected: bool) -> None:
-    """By its own delays, and the longest of all others."""
-    assert [expected] == told(("python", lost))
+    ):
+        assert [expected] == told(("python", lost))
 
 
 def test_ranks_without_a_core_in_turns_are_noise() -> None:

@@ -32,9 +32,9 @@ def test_the_unchanged_run_is_replayed_exactly(run: dptrace.Run) -> None:
 
 # A step is 20 µs of host and launch, forward, 1, backward 200, 2, all-reduce 100, 2, optimizer 50, 5, and 20 µs of
 # host; rank 1 sets it with a forward of 400 µs.
-@pytest.mark.parametrize(
-    ("options", "step_us"),
-    [
+def test_the_predicted_step_is_that_of_the_changed_job(run: dptrace.Run) -> None:
+    """A change has the effect that the job's dependencies give it, not the sum of what it changes."""
+    for options, step_us in (
         ({"compute": 2}, 20 + 200 + 1 + 100 + 2 + 100 + 2 + 25 + 5 + 20),
         ({"bandwidth": 2}, 800 - 50),
         ({"kernels": {"forw.rd": 0.5}}, 800 - 200),
@@ -43,23 +43,18 @@ def test_the_unchanged_run_is_replayed_exactly(run: dptrace.Run) -> None:
         ({"straggler": {0: 30_000}}, 800),
         ({"straggler": {0: 130_000}}, 800 + 30),
         ({"compute": 2, "bandwidth": 2}, 475 - 50),
-    ],
-)
-def test_the_predicted_step_is_that_of_the_changed_job(run: dptrace.Run, options: dict[str, Any], step_us: int) -> None:
-    """A change has the effect that the job's dependencies give it, not the sum of what it changes."""
-    answer = run.whatif(**options)
-
-    assert 1000 * step_us == answer.predicted_step_ns
-    assert answer.low_ns <= answer.predicted_step_ns <= answer.high_ns
+    ):
+        answer = run.whatif(**options)
+        assert 1000 * step_us == answer.predicted_step_ns
+        assert answer.low_ns <= answer.predicted_step_ns <= answer.high_ns
 
 
-@pytest.mark.parametrize("options", [{"compute": 1}, {"bandwidth": 1}, {"kernels": {".": 1}}, {"straggler": {0: 0}}])
-def test_a_change_by_nothing_changes_nothing(run: dptrace.Run, options: dict[str, Any]) -> None:
+def test_a_change_by_nothing_changes_nothing(run: dptrace.Run) -> None:
     """A factor of 1 and a delay of 0 are the unchanged run."""
-    answer = run.whatif(**options)
-
-    assert run.whatif().predicted_step_ns == answer.predicted_step_ns
-    assert 0 == answer.run_gain_ns
+    for options in ({"compute": 1}, {"bandwidth": 1}, {"kernels": {".": 1}}, {"straggler": {0: 0}}):
+        answer = run.whatif(**options)
+        assert run.whatif().predicted_step_ns == answer.predicted_step_ns
+        assert 0 == answer.run_gain_ns
 
 
 def test_perfect_overlap_hides_the_collective(run: dptrace.Run) -> None:
@@ -111,31 +106,26 @@ def test_the_answer_is_plain_data(run: dptrace.Run) -> None:
     assert ["compute 2×"] == data["changes"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_what_the_run_does_not_have_is_wrong_use(run: dptrace.Run) -> None:
+    """A kernel, a rank, a schedule and a pattern that are not there, and one kernel to fuse."""
+    rows: list[dict[str, Any]] = [
         *({"kernels": {"no such": 2}}, {"straggler": {7: 1}}, {"schedule": "magic"}),
         *({"fuse": pattern} for pattern in ("optimizer", "no such", "(")),
-    ],
-)
-def test_what_the_run_does_not_have_is_wrong_use(run: dptrace.Run, options: dict[str, Any]) -> None:
-    """A kernel, a rank, a schedule and a pattern that are not there, and one kernel to fuse."""
-    with pytest.raises(dptrace.UsageError):
-        run.whatif(**options)
+    ]
+    for options in rows:
+        with pytest.raises(dptrace.UsageError):
+            run.whatif(**options)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_what_the_run_does_not_show_is_refused(run: dptrace.Run) -> None:
+    """A kind of collective, a latency that messages of one size do not show, recomputation."""
+    for options, said in (
         ({"compress": "all_to_all=fp16"}, "all_reduce"),
         ({"latency": "0.5x"}, "5us"),
         ({"no_recompute": True}, "repeated"),
-    ],
-)
-def test_what_the_run_does_not_show_is_refused(run: dptrace.Run, options: dict[str, Any], said: str) -> None:
-    """A kind of collective, a latency that messages of one size do not show, recomputation."""
-    with pytest.raises(dptrace.DptraceError, match=said):
-        run.whatif(**options)
+    ):
+        with pytest.raises(dptrace.DptraceError, match=said):
+            run.whatif(**options)
 
 
 @pytest.mark.parametrize(
@@ -205,9 +195,9 @@ def test_short_collectives_of_unknown_size_refuse_nothing() -> None:
 LEVEL = {"measured_ns": 1e8, "replayed_ns": 1e8, "predicted_ns": 8e7, "bound_ns": 6e7, "absent_share": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("change", "different", "expected"),
-    [
+def test_a_doubt_has_its_limit(run: dptrace.Run) -> None:
+    """Each figure beyond its limit is a doubt; some refuse the answer, and some concern only other changes."""
+    rows: list[tuple[Change, Mapping[str, Any], dict[str, bool]]] = [
         (Compute(2), {}, {}),
         (Compute(2), {"replayed_ns": 9.4e7}, {"replay_misses": True}),
         (Compute(2), {"absent_share": 0.6}, {"absent_ranks": True}),
@@ -216,17 +206,11 @@ LEVEL = {"measured_ns": 1e8, "replayed_ns": 1e8, "predicted_ns": 8e7, "bound_ns"
         (Compute(2), {"host_share": 0.96}, {"host_sets": False}),
         (NoHostDelay(), {"host_share": 0.96}, {}),
         (Bandwidth(2), {}, {}),
-    ],
-)
-def test_a_doubt_has_its_limit(
-    run: dptrace.Run, change: Change, different: Mapping[str, Any], expected: dict[str, bool]
-) -> None:
-    """Each figure beyond its limit is a doubt; some refuse the answer, and some concern only other changes."""
-    about = {"host_share": 0.1, "steps": 4, "steady": SteadyState(60_000_000, 50_000_000), **LEVEL, **different}
-
-    found = doubts(Question(model=run.replay.model, changes=(change,), **about))
-
-    assert expected == {doubt.kind: doubt.refuses for doubt in found}
+    ]
+    for change, different, expected in rows:
+        about = {"host_share": 0.1, "steps": 4, "steady": SteadyState(60_000_000, 50_000_000), **LEVEL, **different}
+        found = doubts(Question(model=run.replay.model, changes=(change,), **about))
+        assert expected == {doubt.kind: doubt.refuses for doubt in found}
 
 
 def test_waiting_without_a_reason_refuses_an_answer(tmp_path: Path) -> None:

@@ -138,25 +138,19 @@ def test_of_many_ranks_the_notable_ones_come_first(ranks: int, first: dict[int, 
     assert [rank for rank in range(ranks) if rank not in first] == [one.index for one in found[len(first) :]]
 
 
-@pytest.mark.parametrize(
-    ("paths", "hosts", "metadata", "nodes"),
-    [
+def test_nodes_are_those_of_the_recording() -> None:
+    """As run.json says, else the traces' hosts, else the names of the files; nothing is guessed from other names."""
+    for paths, hosts, metadata, nodes in (
         (("gpu-a_11.1700.pt.trace.json", "gpu-b_12.1701.pt.trace.json.gz"), ("", ""), {}, ("gpu-a", "gpu-b")),
         (("run/x-node01-rank0.json", "run/x-node02-rank1.json"), ("", ""), {}, ("node01", "node02")),
         (("rank0.json", "rank1.json"), ("", ""), {}, ("", "")),
         (("rank0.json", "rank1.json"), ("alps", "etna"), {}, ("alps", "etna")),
         (("a_1.json", "b_2.json"), ("x", "y"), {"ranks": [{"rank": 0, "host": "h"}, {"rank": 1}]}, ("h", "")),
         (("a_1.json", "b_2.json"), ("x", "y"), {"ranks": [{"rank": 1, "node": 7}]}, ("", "node 7")),
-    ],
-)
-def test_nodes_are_those_of_the_recording(
-    paths: tuple[str, ...], hosts: tuple[str, ...], metadata: dict[str, object], nodes: tuple[str, ...]
-) -> None:
-    """As run.json says, else the traces' hosts, else the names of the files; nothing is guessed from other names."""
-    one = job(ranks=1).timelines[0]
-    timelines = [replace(one, rank=k, path=paths[k], host_name=hosts[k]) for k in (0, 1)]
-
-    assert nodes == Run("x", tuple(timelines), metadata).nodes
+    ):
+        one = job(ranks=1).timelines[0]
+        timelines = [replace(one, rank=k, path=paths[k], host_name=hosts[k]) for k in (0, 1)]
+        assert nodes == Run("x", tuple(timelines), metadata).nodes
 
 
 def test_ranks_that_are_alike_keep_their_order() -> None:

@@ -19,9 +19,9 @@ PHASES = [phase.name.lower() for phase in Phase]
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
-@pytest.mark.parametrize(
-    ("phase", "labels"),
-    [
+def test_the_table_knows_the_labels_of_schedules() -> None:
+    """As torch, Megatron, DualPipe and zero bubble write them; a label of two phases says neither."""
+    for phase, labels in (
         (
             Phase.FORWARD,
             ("PP:0F1", "Forward 3", "attn(F)", "dispatch(F)", "mlp forward", "layer_3f", "forward-compute"),
@@ -32,11 +32,8 @@ NODE = "autograd::engine::evaluate_function: MmBackward0"
         (Phase.FORWARD, ("F1.0.0",)),
         (UNLABELED, ("PP:(3F1;0B0)OVERLAP_F_B", "PP:0SEND_B1", "PP:1UNSHARD", "layer_0f-layer_3b", "1F1B", "F1")),
         (UNLABELED, ("## backward ##", "loss(mean)", "Forward pass 1", "aten::mm", "(W) notes", "ProfilerStep#4")),
-    ],
-)
-def test_the_table_knows_the_labels_of_schedules(phase: int, labels: tuple[str, ...]) -> None:
-    """As torch, Megatron, DualPipe and zero bubble write them; a label of two phases says neither."""
-    assert dict.fromkeys(labels, phase) == {label: _known(label) for label in labels}
+    ):
+        assert dict.fromkeys(labels, phase) == {label: _known(label) for label in labels}
 
 
 def test_each_line_names_where_its_labels_come_from() -> None:
@@ -102,22 +99,19 @@ def test_a_small_contradiction_is_not_worth_a_note(tmp_path: Path) -> None:
     assert [] == notes(file.write(tmp_path / "rank0.json"))
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
+def test_a_rule_that_is_none_is_refused_before_anything_is_read() -> None:
+    """With exit code 2, and as an error of the Python call."""
+    for rule, message in (
         ("mlp", "a phase: forward, backward, optimizer, other"),
         ("mlp=backwards", "a phase: forward, backward, optimizer, other"),
         ("(=backward", "not a regular expression"),
         ("x*=backward", "empty name"),
         ("=backward", "empty name"),
-    ],
-)
-def test_a_rule_that_is_none_is_refused_before_anything_is_read(rule: str, message: str) -> None:
-    """With exit code 2, and as an error of the Python call."""
-    result = CliRunner().invoke(cli, ["analyze", "gone.json", "--phase-labels", rule])
-    assert (2, True) == (result.exit_code, message in " ".join(result.stderr.split()))
-    with pytest.raises(UsageError, match=message):
-        dptrace.open("gone.json", phase_labels=rule)
+    ):
+        result = CliRunner().invoke(cli, ["analyze", "gone.json", "--phase-labels", rule])
+        assert (2, True) == (result.exit_code, message in " ".join(result.stderr.split()))
+        with pytest.raises(UsageError, match=message):
+            dptrace.open("gone.json", phase_labels=rule)
 
 
 def test_a_verb_and_a_second_reading_take_rules(tmp_path: Path) -> None:
@@ -131,34 +125,28 @@ def test_a_verb_and_a_second_reading_take_rules(tmp_path: Path) -> None:
         assert phase in set(dptrace.open(path, phase_labels=rule).memory()["phase"])
 
 
-@pytest.mark.parametrize(
-    ("around", "phase"),
-    [
+def test_a_graph_of_which_nothing_tells_the_phase_is_other(tmp_path: Path) -> None:
+    """It may hold backward, too: a note gives its share of compute. What encloses the launch tells, as a label does."""
+    for around, phase in (
         (None, "other"),
         (("label", "decode"), "other"),
         (("label", "forward-compute"), "forward"),
         (("label", "dptrace::backward"), "backward"),
         (("op", "CompiledFxGraph"), "forward"),
         (("label", "Optimizer.step#SGD.step"), "optimizer"),
-    ],
-)
-def test_a_graph_of_which_nothing_tells_the_phase_is_other(
-    around: tuple[str, str] | None, phase: str, tmp_path: Path
-) -> None:
-    """It may hold backward, too: a note gives its share of compute. What encloses the launch tells, as a label does."""
-    file = KinetoFile().label("ProfilerStep#1", 0, 1000).op("aten::add", 2, 8).kernel("add", 100, 120, 4)
-    if around:
-        getattr(file, around[0])(around[1], 10, 30)
-    file.event("cuda_runtime", "cudaGraphLaunch", 15, 25, correlation=900)
-    for start in (200, 250):
-        file.kernel("graphed", start, start + 40, None).events[-1]["args"]["correlation"] = 900
-    path = file.write(tmp_path / "rank0.json")
-
-    assert [20 * (name == "forward") + 80 * (name == phase) for name in PHASES] == shares(path)
-    noted = [note for note in dptrace.open(path).notes if "80 % of compute is replayed by CUDA graphs" in note]
-    assert (phase == "other") == bool(noted)
-    if around == ("label", "decode"):
-        assert [100, 0, 0, 0] == shares(path, "decode=forward")
+    ):
+        file = KinetoFile().label("ProfilerStep#1", 0, 1000).op("aten::add", 2, 8).kernel("add", 100, 120, 4)
+        if around:
+            getattr(file, around[0])(around[1], 10, 30)
+        file.event("cuda_runtime", "cudaGraphLaunch", 15, 25, correlation=900)
+        for start in (200, 250):
+            file.kernel("graphed", start, start + 40, None).events[-1]["args"]["correlation"] = 900
+        path = file.write(tmp_path / "rank0.json")
+        assert [20 * (name == "forward") + 80 * (name == phase) for name in PHASES] == shares(path)
+        noted = [note for note in dptrace.open(path).notes if "80 % of compute is replayed by CUDA graphs" in note]
+        assert (phase == "other") == bool(noted)
+        if around == ("label", "decode"):
+            assert [100, 0, 0, 0] == shares(path, "decode=forward")
 
 
 def test_a_graph_in_a_run_with_backward_counts_by_order(tmp_path: Path) -> None:

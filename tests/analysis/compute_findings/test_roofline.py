@@ -23,28 +23,24 @@ def one_product(
     return far_below_the_roofline(context_of(folder, made))
 
 
-@pytest.mark.parametrize(
-    ("reason", "m", "k", "n", "dtype", "kernel"),
-    [
+def test_the_reason_is_given(tmp_path: Path) -> None:
+    """Each product takes four times its time on the roofline; 60 % of the roofline would save the rest."""
+    for reason, m, k, n, dtype, kernel in (
         ("slow_products", 4096, 4096, 4096, BF16, "nvjet"),
         ("misaligned_products", 4096, 4096, 30522, BF16, "cutlass_align2"),
         ("misaligned_products", 4096, 4097, 4096, BF16, "cutlass_align1"),
         ("small_products", 128, 4096, 512, BF16, "nvjet"),
         ("fp32_products", 4096, 4096, 4096, FP32, "ampere_sgemm_128x128_nn"),
         ("slow_products", 4096, 4096, 4096, FP32, "cutlass_tensorop_s1688gemm_128x128"),
-    ],
-)
-def test_the_reason_is_given(tmp_path: Path, reason: str, m: int, k: int, n: int, dtype: str, kernel: str) -> None:
-    """Each product takes four times its time on the roofline; 60 % of the roofline would save the rest."""
-    peak = 989.4e12 if dtype == BF16 else 494.7e12
-    size = (m * k + k * n + m * n) * (2 if dtype == BF16 else 4)
-    roof_ns = max(2 * m * k * n / peak, size / 3.35e12) * 1e9
-    (found,) = one_product(tmp_path, m, k, n, 4 * roof_ns / 1e3, dtype, kernel)
-
-    assert reason == found.kind
-    assert 4 * roof_ns - roof_ns / 0.6 == pytest.approx(found.counted_ns, rel=0.01)
-    assert 0.25 == pytest.approx(found.evidence.to_dict()["products"][0]["share_of_roofline"], abs=0.002)
-    assert [[m, k], [k, n]] == found.evidence.to_dict()["products"][0]["input_dims"]
+    ):
+        peak = 989.4e12 if dtype == BF16 else 494.7e12
+        size = (m * k + k * n + m * n) * (2 if dtype == BF16 else 4)
+        roof_ns = max(2 * m * k * n / peak, size / 3.35e12) * 1e9
+        (found,) = one_product(tmp_path, m, k, n, 4 * roof_ns / 1e3, dtype, kernel)
+        assert reason == found.kind
+        assert 4 * roof_ns - roof_ns / 0.6 == pytest.approx(found.counted_ns, rel=0.01)
+        assert 0.25 == pytest.approx(found.evidence.to_dict()["products"][0]["share_of_roofline"], abs=0.002)
+        assert [[m, k], [k, n]] == found.evidence.to_dict()["products"][0]["input_dims"]
 
 
 def test_what_is_near_the_roofline_is_no_finding(tmp_path: Path) -> None:
@@ -104,17 +100,16 @@ def test_the_costliest_chain_is_named(tmp_path: Path) -> None:
     assert "mul → exp → mul → neg" == found.evidence.to_dict()["chain"]
 
 
-@pytest.mark.parametrize("kernel", ["gemm", "triton_poi_fused_add_0", "triton_tem_fused_mm_0", "triton__0d1d2d"])
-def test_a_compiled_job_is_not_to_be_compiled(tmp_path: Path, kernel: str) -> None:
+def test_a_compiled_job_is_not_to_be_compiled(tmp_path: Path) -> None:
     """Chains beside the compiled graphs, a slow product and short kernels: no advice calls torch.compile."""
-    file = chain(ComputeFile(step_us=1500).step(), 8, 8, 8, 8, 8).kernel("aten::mul", kernel, 5, idle=50)
-    file.kernel("aten::mm", "nvjet", 900, **inputs([4096, 4096], [4096, 4096], dtype=BF16))
-    context = context_of(tmp_path, file)
-    found = {one.kind: one for one in compute_findings(context.timelines, context.calls)}
-
-    assert {"elementwise_chains", "slow_products", "short_kernels"} <= found.keys()
-    for one in found.values():
-        assert (kernel == "gemm") == ("torch.compile" in one.advice)
+    for kernel in ("gemm", "triton_poi_fused_add_0", "triton_tem_fused_mm_0", "triton__0d1d2d"):
+        file = chain(ComputeFile(step_us=1500).step(), 8, 8, 8, 8, 8).kernel("aten::mul", kernel, 5, idle=50)
+        file.kernel("aten::mm", "nvjet", 900, **inputs([4096, 4096], [4096, 4096], dtype=BF16))
+        context = context_of(tmp_path, file)
+        found = {one.kind: one for one in compute_findings(context.timelines, context.calls)}
+        assert {"elementwise_chains", "slow_products", "short_kernels"} <= found.keys()
+        for one in found.values():
+            assert (kernel == "gemm") == ("torch.compile" in one.advice)
 
 
 def test_chains_of_the_optimizer_have_advice_of_their_own(tmp_path: Path) -> None:

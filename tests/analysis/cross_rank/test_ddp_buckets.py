@@ -75,11 +75,11 @@ def test_other_sizes_than_ddps_are_reported() -> None:
     assert "ProfilerStep#0" in found.notes[0]
 
 
-@pytest.mark.parametrize("info", [{}, {"ddp": None}, {"ddp": {"rebuilt_bucket_sizes": ""}}, {"ranks": 5}])
-def test_without_logging_data_there_are_none(info: dict[str, Any]) -> None:
+def test_without_logging_data_there_are_none() -> None:
     """Traces not recorded with dptrace, or trainers without DDP."""
-    assert buckets(reduced(100), info) is None
-    assert [""] == instance_names(reduced(100), None)
+    for info in ({}, {"ddp": None}, {"ddp": {"rebuilt_bucket_sizes": ""}}, {"ranks": 5}):
+        assert buckets(reduced(100), info) is None
+        assert [""] == instance_names(reduced(100), None)
 
 
 def test_damaged_logging_data_names_no_bucket() -> None:
@@ -95,9 +95,9 @@ def test_damaged_logging_data_names_no_bucket() -> None:
 # Short names of single collectives.
 
 
-@pytest.mark.parametrize(
-    ("kind", "label", "peer", "expected"),
-    [
+def test_a_name_says_what_the_label_says() -> None:
+    """Layer, micro-batch and peer, with the field's abbreviation of the kind; nothing where nothing is known."""
+    for kind, label, peer, expected in (
         ("all_gather", "FSDP::all_gather (layers.3)", -1, "AG layers.3"),
         ("reduce_scatter", "FSDP::post_backward_reduce (layers.3)", -1, "RS layers.3"),
         ("all_reduce", "TP::all_reduce (norms and biases)", -1, "AR norms and biases"),
@@ -112,11 +112,8 @@ def test_damaged_logging_data_names_no_bucket() -> None:
         ("broadcast", "made by hand", -1, "broadcast made by hand"),
         ("all_reduce", "", -1, ""),
         ("other", "", -1, ""),
-    ],
-)
-def test_a_name_says_what_the_label_says(kind: str, label: str, peer: int, expected: str) -> None:
-    """Layer, micro-batch and peer, with the field's abbreviation of the kind; nothing where nothing is known."""
-    assert expected == short_name(Collective(kind, label=label, peer=peer))
+    ):
+        assert expected == short_name(Collective(kind, label=label, peer=peer))
 
 
 def test_each_rank_s_calls_have_the_names_of_their_buckets() -> None:

@@ -111,26 +111,24 @@ def _message(kind: str, start: int, end: int, peer: int) -> Call:
     return 0, start * MS, end * MS, Collective(kind, 1_000, "Float", "pp", 2, peer=peer)
 
 
-@pytest.mark.parametrize(
-    ("sent", "received", "waits"),
-    [((50, 55), (20, 60), (0, 30)), ((20, 60), (50, 55), (30, 0)), ((20, 90), (25, 30), (5, 0))],
-)
-def test_each_side_of_a_message_waits_until_the_other_begins(
-    sent: tuple[int, int], received: tuple[int, int], waits: tuple[int, int]
-) -> None:
+def test_each_side_of_a_message_waits_until_the_other_begins() -> None:
     """A receive waits for its send, and a send for its receive, but not until the host asks whether it is done."""
-    devices = (
-        one_rank(0, [*plain(), _message("send", *sent, peer=1)]),
-        one_rank(1, [*plain(), _message("recv", *received, peer=0)]),
-    )
-    matches, figures = timing_of(*devices)
-
-    at = int(matches.first[matches.kind.tolist().index("send_recv")])
-    assert [ms * MS for ms in waits] == figures.wait_ns[at : at + 2].tolist()
-    calls = [found.calls for found in waits_of(*devices)]
-    assert [ms * MS for ms in waits] == [int(own.wait_ns[-1]) for own in calls]
-    # Its other side may wait itself: no rank is named for the step.
-    assert {-1} == {rank for found in waits_of(*devices) for rank in found.waits_for.tolist()}
+    for sent, received, waits in (
+        ((50, 55), (20, 60), (0, 30)),
+        ((20, 60), (50, 55), (30, 0)),
+        ((20, 90), (25, 30), (5, 0)),
+    ):
+        devices = (
+            one_rank(0, [*plain(), _message("send", *sent, peer=1)]),
+            one_rank(1, [*plain(), _message("recv", *received, peer=0)]),
+        )
+        matches, figures = timing_of(*devices)
+        at = int(matches.first[matches.kind.tolist().index("send_recv")])
+        assert [ms * MS for ms in waits] == figures.wait_ns[at : at + 2].tolist()
+        calls = [found.calls for found in waits_of(*devices)]
+        assert [ms * MS for ms in waits] == [int(own.wait_ns[-1]) for own in calls]
+        # Its other side may wait itself: no rank is named for the step.
+        assert {-1} == {rank for found in waits_of(*devices) for rank in found.waits_for.tolist()}
 
 
 # Latency and bandwidth fitted to the collectives of a run.

@@ -178,29 +178,27 @@ def _lists(value: Any) -> Any:
     return [_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
-@needs_real_traces
-@pytest.mark.parametrize("model", ["h100_qwen_0.5b", "mi300_qwen_0.5b", "h100_bert_small"])
-def test_calls_and_times_equal_tracelens(model: str) -> None:
+def test_calls_and_times_equal_tracelens() -> None:
     """Every matrix product and attention: number of calls, and time of the kernels below them within 0.1 %."""
-    folder = Path(real(f"compute/{model}"))
-    summary = summary_of([folder / "trace.json.gz"], "operator-shape")
-    csv.field_size_limit(1 << 30)
-    wanted: dict[tuple[str, str], list[float]] = {}
-    for table in ("GEMM", "SDPA_fwd"):
-        for line in csv.DictReader((folder / f"{table}.csv").read_text().splitlines()):
-            key = line["name"], str(_lists(literal_eval(line["Input Dims_first"])))
-            sums = wanted.setdefault(key, [0, 0.0])
-            sums[0] += int(line["name_count"])
-            sums[1] += float(line["Kernel Time (µs)_sum"])
-    found: dict[tuple[str, str], list[float]] = {}
-    for row in summary.rows:
-        sums = found.setdefault((row["operator"], str(row["input_dims"])), [0, 0.0])
-        sums[0] += row["count"]
-        sums[1] += row["kernel_ns"] / 1e3
-
-    assert len(wanted) >= 5
-    assert {key: count for key, (count, _) in wanted.items()} == {key: found[key][0] for key in wanted}
-    assert all(abs(found[key][1] - time) <= 1e-3 * time for key, (_, time) in wanted.items())
+    for model in ("h100_qwen_0.5b", "mi300_qwen_0.5b", "h100_bert_small"):
+        folder = Path(real(f"compute/{model}"))
+        summary = summary_of([folder / "trace.json.gz"], "operator-shape")
+        csv.field_size_limit(1 << 30)
+        wanted: dict[tuple[str, str], list[float]] = {}
+        for table in ("GEMM", "SDPA_fwd"):
+            for line in csv.DictReader((folder / f"{table}.csv").read_text().splitlines()):
+                key = line["name"], str(_lists(literal_eval(line["Input Dims_first"])))
+                sums = wanted.setdefault(key, [0, 0.0])
+                sums[0] += int(line["name_count"])
+                sums[1] += float(line["Kernel Time (µs)_sum"])
+        found: dict[tuple[str, str], list[float]] = {}
+        for row in summary.rows:
+            sums = found.setdefault((row["operator"], str(row["input_dims"])), [0, 0.0])
+            sums[0] += row["count"]
+            sums[1] += row["kernel_ns"] / 1e3
+        assert len(wanted) >= 5
+        assert {key: count for key, (count, _) in wanted.items()} == {key: found[key][0] for key in wanted}
+        assert all(abs(found[key][1] - time) <= 1e-3 * time for key, (_, time) in wanted.items())
 
 
 @needs_real_traces
@@ -275,19 +273,16 @@ def test_flops_add_up_to_mfu_and_hfu() -> None:
 # Layers are the repeated blocks of a model, whatever the trace tells about its modules.
 
 
-@pytest.mark.parametrize(
-    ("path", "layer"),
-    [
+def test_attribute_paths_end_at_their_first_number() -> None:
+    """Which is that of the block; without a number, at the first attribute."""
+    for path, layer in (
         ("transformer.h.3.attn.c_attn", "transformer.h.3"),
         ("lm_head", "lm_head"),
         ("wte.weight", "wte"),
         ("0", "0"),
         ("0.weight", "0"),
-    ],
-)
-def test_attribute_paths_end_at_their_first_number(path: str, layer: str) -> None:
-    """Which is that of the block; without a number, at the first attribute."""
-    assert [layer] == layer_names([path])
+    ):
+        assert [layer] == layer_names([path])
 
 
 def test_blocks_of_module_events_are_those_that_repeat() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dptrace.analysis.matching.calls import NO_STEP, Group, calls_of, coordinates, place
 from dptrace.timeline.model import Collective
 from dptrace.timeline.steps import WHOLE_TRACE
@@ -18,9 +16,9 @@ def one(kind: str, size: int = 0, **about: object) -> Collective:
     return Collective(kind, size, "Float", "0", **about)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "alike"),
-    [
+def test_what_two_ranks_can_show_of_one_collective_is_of_one_sort() -> None:
+    """Kind, group, dtype and bytes, as far as these are equal on all ranks; and the endpoints of messages."""
+    for first, second, alike in (
         (one("all_reduce", 8), one("all_reduce", 8), True),
         (one("all_reduce", 8), one("all_reduce", 16), False),
         (one("all_reduce", 8), one("all_gather", 8), False),
@@ -31,15 +29,9 @@ def one(kind: str, size: int = 0, **about: object) -> Collective:
         (one("send", 8, peer=1), one("recv", 8, peer=0), True),
         (one("send", 8, peer=1), one("send", 8, peer=0), False),
         (one("send", 8, ranks=(0, 1)), one("recv", 8, ranks=(0, 1)), True),
-    ],
-)
-def test_what_two_ranks_can_show_of_one_collective_is_of_one_sort(
-    first: Collective, second: Collective, alike: bool
-) -> None:
-    """Kind, group, dtype and bytes, as far as these are equal on all ranks; and the endpoints of messages."""
-    calls = calls_of([rank(0, [(0, 0, 1, first)]), rank(1, [(0, 0, 1, second)])])
-
-    assert alike == (calls.signature[0] == calls.signature[1])
+    ):
+        calls = calls_of([rank(0, [(0, 0, 1, first)]), rank(1, [(0, 0, 1, second)])])
+        assert alike == (calls.signature[0] == calls.signature[1])
 
 
 def test_a_call_of_unknown_group_is_its_streams() -> None:
@@ -87,9 +79,9 @@ def test_what_is_unclear_is_not_reported() -> None:
     assert {1: {"tp": 0}, 3: {"tp": 1}} == coordinates(twice, {}, 4)
 
 
-@pytest.mark.parametrize(
-    ("metadata", "expected"),
-    [
+def test_a_trainer_s_options_show_its_mesh() -> None:
+    """Gloo's traces list no groups; whatever else ``run.json`` may hold tells nothing."""
+    for metadata, expected in (
         ({"mode": "3d", "options": {"tp": 2, "pp": 2}}, "dp 1 · pp 0 · tp 1"),
         ({"mode": "dp-tp", "options": {"tp": 2}}, "dp 2 · tp 1"),
         ({"mode": "ddp", "options": {"tp": 2}}, ""),
@@ -98,11 +90,8 @@ def test_what_is_unclear_is_not_reported() -> None:
         ({"mode": "3d", "options": None}, ""),
         ({"mode": "3d", "options": {"tp": 2, "pp": 2}, "script": "train.py"}, ""),
         ({"mode": ["3d"]}, ""),
-    ],
-)
-def test_a_trainer_s_options_show_its_mesh(metadata: dict[str, Any], expected: str) -> None:
-    """Gloo's traces list no groups; whatever else ``run.json`` may hold tells nothing."""
-    assert expected == place(coordinates([], metadata, 8).get(5, {}))
+    ):
+        assert expected == place(coordinates([], metadata, 8).get(5, {}))
 
 
 def test_a_rank_s_own_coordinates_come_first() -> None:

@@ -111,9 +111,9 @@ def test_a_failed_allocation_is_marked_and_the_order_of_the_file_kept(tmp_path: 
     assert [4, TOTAL_UNKNOWN, 8] == events.allocated.tolist()
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
+def test_odd_arguments_are_read_or_counted(tmp_path: Path) -> None:
+    """A number may be spelled as text or with decimals; an event that lacks one is left out and counted."""
+    for changes, expected in (
         ({"Bytes": "-16"}, -16),
         ({"Bytes": 16.0}, 16),
         ({"Bytes": None}, None),
@@ -122,16 +122,12 @@ def test_a_failed_allocation_is_marked_and_the_order_of_the_file_kept(tmp_path: 
         ({"Addr": [1]}, None),
         ({"Device Id": "gpu"}, None),
         ({"Device Type": -1}, None),
-    ],
-)
-def test_odd_arguments_are_read_or_counted(tmp_path: Path, changes: dict[str, Any], expected: int | None) -> None:
-    """A number may be spelled as text or with decimals; an event that lacks one is left out and counted."""
-    file = KinetoFile().op("aten::add", 10, 20).memory(12, 8, 1, 8).memory(15, 8, 1, 8)
-    file.events[-1]["args"].update(changes)
-    events = memory_of(file.write(tmp_path / "a.json"))
-
-    assert ([8] if expected is None else [8, expected]) == events.bytes.tolist()
-    assert int(expected is None) == events.unreadable
+    ):
+        file = KinetoFile().op("aten::add", 10, 20).memory(12, 8, 1, 8).memory(15, 8, 1, 8)
+        file.events[-1]["args"].update(changes)
+        events = memory_of(file.write(tmp_path / "a.json"))
+        assert ([8] if expected is None else [8, expected]) == events.bytes.tolist()
+        assert int(expected is None) == events.unreadable
 
 
 @pytest.mark.parametrize("args", [None, [1, 2], "text", {}])
@@ -170,16 +166,16 @@ def test_totals_of_a_real_recording_continue_each_other() -> None:
         assert np.array_equal(np.diff(events.allocated[own]), events.bytes[own][1:])
 
 
-@pytest.mark.parametrize("padding", [0, 1 << 20, (1 << 20) - 200, (1 << 20) - 3])
-def test_a_file_is_searched_for_them_wherever_they_are(tmp_path: Path, padding: int) -> None:
+def test_a_file_is_searched_for_them_wherever_they_are(tmp_path: Path) -> None:
     """Also across two chunks of it; a file without them is not read as a whole."""
-    without = KinetoFile().op("aten::add", 10, 20).op("x" * padding, 30, 40)
-    assert not has_memory_events(Source.of(without.write(tmp_path / "a.json")))
-    for shift in range(12 if padding else 1):
-        text = " " * shift + without.memory(15, 8, 1, 8).text()
-        (tmp_path / "b.json").write_text(text)
-        assert has_memory_events(Source.of(tmp_path / "b.json"))
-        without.events.pop()
+    for padding in (0, 1 << 20, (1 << 20) - 200, (1 << 20) - 3):
+        without = KinetoFile().op("aten::add", 10, 20).op("x" * padding, 30, 40)
+        assert not has_memory_events(Source.of(without.write(tmp_path / "a.json")))
+        for shift in range(12 if padding else 1):
+            text = " " * shift + without.memory(15, 8, 1, 8).text()
+            (tmp_path / "b.json").write_text(text)
+            assert has_memory_events(Source.of(tmp_path / "b.json"))
+            without.events.pop()
 
 
 # Inputs of operators and autograd's numbers are read where a command needs them, and change nothing else.

@@ -123,24 +123,20 @@ def xla(name: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "program"),
-    [
+def test_a_file_of_another_program_is_named(tmp_path: Path) -> None:
+    """By its processes or its keys."""
+    for content, program in (
         ([{"name": "mm", "ph": "X", "ts": 1.5, "dur": 5, "tid": 1, "pid": "CPU functions"}], "torch.autograd.profiler"),
         ({"displayTimeUnit": "ns", "traceEvents": xla("/device:TPU:0")}, "XLA"),
         ({"traceEvents": xla("/host:CPU")}, "XLA"),
         ({"traceEvents": xla("CPU HIP API")}, "rocprof"),
         (xla("Ascend Hardware"), "msprof"),
         ({"rocprofiler-sdk-tool": [{"metadata": {}}]}, "rocprofv3"),
-    ],
-)
-def test_a_file_of_another_program_is_named(content: object, program: str, tmp_path: Path) -> None:
-    """By its processes or its keys."""
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(content))
-
-    with pytest.raises(TraceError, match=program):
-        read_trace(path)
+    ):
+        path = tmp_path / "t.json"
+        path.write_text(json.dumps(content))
+        with pytest.raises(TraceError, match=program):
+            read_trace(path)
 
 
 @needs_inputs

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.readers.kineto.columns import with_gloo_groups
@@ -25,9 +23,9 @@ _NCCL = {"pg_name": "1", "backend_config": "cuda:nccl", "ranks": [0]}
 _SAME: tuple[Any, ...] = (None, [], "?", [WORLD], [WORLD, {**WORLD, "pg_name": "1"}], [7, WORLD, {}])
 
 
-@pytest.mark.parametrize(
-    ("threads", "groups", "listed", "found"),
-    [
+def test_the_thread_of_an_event_shows_its_group() -> None:
+    """If each group's threads are known."""
+    for threads, groups, listed, found in (
         # Two threads are each group's, in the order of their making, as the recorder lists them.
         ((70, 61), [WORLD, INSIDE], [60, 61, 69, 70], [_PAIR, _ALL]),
         # Groups of NCCL have no threads of gloo.
@@ -36,15 +34,9 @@ _SAME: tuple[Any, ...] = (None, [], "?", [WORLD], [WORLD, {**WORLD, "pg_name": "
         *(((70, 69), [WORLD, INSIDE], some, [_UNKNOWN] * 2) for some in (None, [60, 61, 69], [*"abcd"], [1, 2, 3, 4])),
         # Where all groups have the same ranks, or none is listed, nothing changes.
         *(((70, 69), groups, None, [("", 0, ())] * 2) for groups in _SAME),
-    ],
-)
-def test_the_thread_of_an_event_shows_its_group(
-    threads: tuple[int, int], groups: Any, listed: Any, found: list[tuple[str, int, tuple[int, ...]]]
-) -> None:
-    """If each group's threads are known."""
-    named = with_gloo_groups(EVENTS, dict(zip(EVENTS, threads, strict=True)), groups, listed).values()
-
-    assert found == [(args.group, args.group_size, args.ranks) for args in named]
+    ):
+        named = with_gloo_groups(EVENTS, dict(zip(EVENTS, threads, strict=True)), groups, listed).values()
+        assert found == [(args.group, args.group_size, args.ranks) for args in named]
 
 
 def test_threads_of_the_file_do_if_none_is_missing() -> None:
