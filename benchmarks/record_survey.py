@@ -1,6 +1,6 @@
 """Record ten ways to train unchanged, and count what that costs: ``python benchmarks/record_survey.py [NAME...]``.
 
-The scripts are those of ``tests/support/training_scripts.py``. Each runs once under plain torchrun and once under
+The scripts are those of ``benchmarks/training_scripts.py``. Each runs once under plain torchrun and once under
 ``dptrace record``, on two CPU processes; a row says whether the steps and their split are right, and how many CPU
 seconds each took.
 """
@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.training_scripts import FRAMEWORKS, OPTIMIZERS, SCRIPTS  # noqa: E402
+from benchmarks.training_scripts import FRAMEWORKS, OPTIMIZERS, SCRIPTS  # noqa: E402
 
 STEPS = 5
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

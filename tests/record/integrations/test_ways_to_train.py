@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import dptrace
+from benchmarks.training_scripts import FRAMEWORKS, SCRIPTS
 from tests.support import recordings
 from tests.support.forking import run_python
-from tests.support.training_scripts import FRAMEWORKS, SCRIPTS
 
 pytest.importorskip("torch")
 
