@@ -28,35 +28,16 @@ def options(*arguments: str) -> Any:
     return parse_options("", "fsdp", ["--model", "small", *arguments])
 
 
-def settings_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[dict[str, Any]]:
-    """Return what fully_shard is asked for: of each block, and last of the whole model."""
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **settings: asked.append(settings))
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-    fully_sharded(model, _Mesh(), options(*arguments))  # type: ignore[arg-type]
-    return asked
-
-
-def test_the_number_types_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parameters, reductions and the model's output; without the option, there is no policy."""
-    block, _, model = settings_of(monkeypatch, "--mixed-precision", "fp16", "--reduce-dtype", "fp32")
-    half, single = torch.float16, torch.float32
-
-    assert (half, single, None) == (
-        block["mp_policy"].param_dtype,
-        block["mp_policy"].reduce_dtype,
-        block["mp_policy"].output_dtype,
-    )
-    assert single == model["mp_policy"].output_dtype
-    assert torch.bfloat16 == settings_of(monkeypatch, "--mixed-precision", "bf16")[0]["mp_policy"].reduce_dtype
-    assert not {"mp_policy", "offload_policy"} & settings_of(monkeypatch)[0].keys()
-
-
 def test_shards_are_kept_in_the_memory_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each block and of the rest of the model."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
-    assert all(isinstance(one["offload_policy"], CPUOffloadPolicy) for one in settings_of(monkeypatch, "--cpu-offload"))
+    asked: list[Any] = []
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, **settings: asked.append(settings))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    fully_sharded(model, _Mesh(), options("--cpu-offload"))  # type: ignore[arg-type]
+
+    assert [CPUOffloadPolicy] * 3 == [type(one["offload_policy"]) for one in asked]
 
 
 def test_there_is_nothing_to_offload_without_a_gpu() -> None:
