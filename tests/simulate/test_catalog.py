@@ -13,7 +13,7 @@ from dptrace.simulate.explanation import links_of
 from tests.support.explanations import explained
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_name_works_for_every_number_of_ranks(name: str, ranks: int) -> None:
     """Steps, a cost, and a sentence on what was compared; each step begins with what the one before it left."""
@@ -80,7 +80,7 @@ def test_wrong_results_are_not_drawn(
         explained(name, 2, **options)
 
 
-@pytest.mark.parametrize("ranks", range(2, 10))
+@pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize(
     ("name", "times", "options"),
     [

@@ -12,7 +12,7 @@ from dptrace.simulate.explanation import Explanation, Settings, Work
 from dptrace.simulate.pipeline import ORDERS, Action
 from tests.support.explanations import ONE_GB, explained
 
-RANKS = pytest.mark.parametrize("ranks", range(2, 10))
+RANKS = pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zero-bubble"]
 
 

@@ -18,7 +18,7 @@ def test_collectives(name: str, expected: list[str]) -> None:
 # Mixture of experts: routing, capacity, volume.
 
 
-@pytest.mark.parametrize("ranks", range(2, 10))
+@pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_tokens_come_back(top_k: int, ranks: int) -> None:
     """What is dispatched comes back, and every rank sends to each other rank at most its capacity."""

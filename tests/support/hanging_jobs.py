@@ -15,11 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch._dynamo  # or each rank would load it
-import torch.distributed as dist
+if TYPE_CHECKING or __name__ == "__main__":  # who reads the list of jobs needs no torch
+    import torch
+    import torch._dynamo  # or each rank would load it
+    import torch.distributed as dist
 
 RANKS = 3
 ON_GPU = "--nccl" in sys.argv
@@ -41,7 +42,7 @@ VARIANTS: dict[str, tuple[set[str], Callable[[], object] | None]] = {
     "leaves_one_out": ({"order"}, lambda: (dist.broadcast(torch.ones(8), 0), dist.all_reduce(torch.ones(2, 6)))),
     "other_group": ({"group"}, lambda: dist.all_reduce(torch.ones(4), group=GROUP)),
     "sleeps_before_a_pair": ({"missing"}, _sleep),
-    "ends_its_loop_early": ({"operator"}, dist.barrier),
+    "ends_its_loop_early": ({"operator"}, lambda: dist.barrier()),
 }
 """The kind of fault that dptrace should name, and what the culprit alone does after two steps that all ranks took."""
 

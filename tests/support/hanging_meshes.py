@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch._dynamo  # or each rank would load it
 import torch.distributed as dist
 
 RANKS, STEPS = 8, 3
@@ -213,6 +212,8 @@ def watch(variant: str, rank: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # or each rank would load it
+
     into, *names = sys.argv[1:]
     for name in names or PLANTS:
         main(Path(into).resolve() / name, name)

@@ -13,7 +13,7 @@ from dptrace.watch.records import CORE_WAIT_BITS
 from tests.support.watch_records import Job, Plant, summarized
 
 MODES = ("ddp", "naive", "sharded", "asynchronous", "tensor-data", "pipeline")
-STEPS = 84
+STEPS = 64
 
 
 def answer(folder: Path, mode: str, *plants: Plant, ranks: int = 4, hosts: int = 1, seed: int = 7) -> dict[str, Any]:
@@ -30,24 +30,26 @@ def test_without_a_delay_nobody_is_suspect(mode: str, tmp_path: Path) -> None:
     assert found["cannot_tell"] is None
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("plant", [Plant(2, "backward", 12.0), Plant(1, "forward", 40.0, "tenth")])
+@pytest.mark.parametrize(
+    ("mode", "plant"),
+    [
+        *((mode, Plant(2, "backward", 12.0)) for mode in MODES),
+        *((mode, Plant(1, "forward", 40.0, "tenth")) for mode in MODES),
+        # A small one stands out of the noise: 1.2 ms of a step of 28 ms.
+        *((mode, Plant(1, "forward", 1.2)) for mode in ("ddp", "naive", "sharded")),
+        # After the last collective, it shows in the others' backward of the next step.
+        *(("ddp", Plant(3, stage, 15.0)) for stage in ("data", "optimizer", "other")),
+        # The partner of a slow rank arrives late in its data group.
+        ("tensor-data", Plant(1, "forward", 20.0)),
+    ],
+)
 def test_the_rank_and_the_stage_of_a_delay_are_named(mode: str, plant: Plant, tmp_path: Path) -> None:
-    """Steady or every tenth step, the first suspect is the planted one, with its ms per step."""
-    (first, *others) = answer(tmp_path, mode, plant)["suspects"]
+    """The only suspect is the planted one, with its ms per step."""
+    (only,) = answer(tmp_path, mode, plant)["suspects"]
 
-    assert (plant.rank, plant.stage) == (first["rank"], first["stage"])
-    planted = plant.ms if plant.when == "steady" else plant.ms / 10
-    assert planted == pytest.approx(first["ns_per_step"] / 1e6, rel=0.1)
-    assert not others
-
-
-@pytest.mark.parametrize("stage", ["data", "optimizer", "other"])
-def test_a_delay_after_the_last_collective_is_charged_to_its_own_rank(stage: str, tmp_path: Path) -> None:
-    """It shows in the others' backward of the next step; arrivals name its rank and stage."""
-    (first,) = answer(tmp_path, "ddp", Plant(3, stage, 15.0))["suspects"]
-
-    assert (3, stage) == (first["rank"], first["stage"])
+    assert (plant.rank, plant.stage) == (only["rank"], only["stage"])
+    planted = plant.ms if plant.when == "steady" else plant.ms * 6 / 60
+    assert planted == pytest.approx(only["ns_per_step"] / 1e6, rel=0.1 if plant.ms > 2 else 0.15)
 
 
 def test_clocks_of_machines_far_apart_change_nothing(tmp_path: Path) -> None:
@@ -57,13 +59,6 @@ def test_clocks_of_machines_far_apart_change_nothing(tmp_path: Path) -> None:
 
     assert near["suspects"][0]["ns_per_step"] == pytest.approx(far["suspects"][0]["ns_per_step"], rel=0.02)
     assert 2 == far["hosts"]
-
-
-def test_a_partner_that_only_inherits_a_delay_is_not_blamed(tmp_path: Path) -> None:
-    """With tensor and data groups, the partner of a slow rank arrives late in its data group, and is no suspect."""
-    found = answer(tmp_path, "tensor-data", Plant(1, "forward", 20.0))["suspects"]
-
-    assert [(1, "forward")] == [(row["rank"], row["stage"]) for row in found]
 
 
 def test_when_a_delay_began_and_ended(tmp_path: Path) -> None:
@@ -90,15 +85,6 @@ def test_two_late_ranks_are_both_named_and_the_second_gains_nothing_alone(tmp_pa
     assert [3, 1] == [first["rank"], second["rank"]]
     assert 15 == pytest.approx(first["gain_alone_ns"] / 1e6, rel=0.1)
     assert 0 == pytest.approx(second["gain_alone_ns"] / 1e6, abs=0.2)
-
-
-@pytest.mark.parametrize("mode", ["ddp", "naive", "sharded"])
-def test_a_small_steady_delay_stands_out_of_the_noise(mode: str, tmp_path: Path) -> None:
-    """1.2 ms of a step of 28 ms is named, with its ms."""
-    (first,) = answer(tmp_path, mode, Plant(1, "forward", 1.2))["suspects"]
-
-    assert (1, "forward") == (first["rank"], first["stage"])
-    assert 1.2 == pytest.approx(first["ns_per_step"] / 1e6, rel=0.15)
 
 
 def test_all_ranks_slower_is_a_change_without_suspects(tmp_path: Path) -> None:
