@@ -15,6 +15,7 @@ from dptrace.bench.table import Row, frame, rows, rows_from_csv
 from dptrace.commands.shared.output import csv_text
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.options.modes import MLPS
+from tests.support.forking import fork_commands
 
 FOUR = ("single", "naive", "interleaved", "ddp")
 
@@ -209,7 +210,9 @@ def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.spawn
-def test_a_strangers_script_is_benched_and_its_failure_is_reported(tmp_path: Path) -> None:
+def test_a_strangers_script_is_benched_and_its_failure_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any script that prints the line works; a crash reports the script's own error, and a hang is stopped."""
     script = tmp_path / "mine.py"
     script.write_text(
@@ -220,6 +223,7 @@ def test_a_strangers_script_is_benched_and_its_failure_is_reported(tmp_path: Pat
         "if os.environ['RANK'] == '0': print('RESULTS_JSON: {\"epoch_s\": [0.25], \"ranks\": ' + size + '}')\n"
     )
     pytest.importorskip("torch")
+    fork_commands(monkeypatch)
     config = BenchConfig("mine", "script", 2)
 
     good = run_timed(config, Settings(script=str(script), arguments=("go",)))

@@ -27,6 +27,7 @@ from dptrace.doctor.selftest import (
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
 from tests.support.builders import TimelineBuilder
+from tests.support.forking import fork_commands
 from tests.support.real_traces import needs_real_traces, real
 
 
@@ -35,6 +36,7 @@ from tests.support.real_traces import needs_real_traces, real
 def test_this_machine_records(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
     """On CPU, two ranks are recorded, nothing is wrong, and nothing is left."""
     pytest.importorskip("torch", reason="recording needs torch")
+    fork_commands(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     test = selftest(0)

@@ -26,6 +26,7 @@ from dptrace.record.failures import (
     latest_collectives,
 )
 from dptrace.record.messages import error_text
+from tests.support.forking import start_python
 from tests.support.recordings import environment
 
 
@@ -338,9 +339,7 @@ def test_two_stuck_ranks_say_where_they_are(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="recording needs torch")
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    ranks = [
-        subprocess.Popen([sys.executable, str(script), str(tmp_path), str(rank)], env=environment()) for rank in (0, 1)
-    ]
+    ranks = [start_python(str(script), str(tmp_path), str(rank), env=environment()) for rank in (0, 1)]
     try:
         parts = ["in all_reduce", "load_batch"]
         if hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json"):

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from tests.support.faults import setting
 from tests.support.forking import run_python, start_python
 from tests.support.launchers import launched
-from tests.support.processes import processes_in
+from tests.support.processes import processes_in, wait_until
 from tests.support.recordings import environment
 
 pytest.importorskip("torch")
@@ -88,17 +87,23 @@ def test_each_rank_records_itself_whatever_starts_it(
     assert ["run"] == [path.name for path in folder.iterdir() if path.is_dir()]
 
 
-LONG = """
-import time
+LOOP = """
+import os, sys, time
 import torch, torch.distributed as dist
 
 dist.init_process_group("gloo")
+how, rank = sys.argv[1], dist.get_rank()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(2000):
-    if step == 9:
-        open(f"in{dist.get_rank()}", "w").close()
-        time.sleep(0 if dist.get_rank() else 100)
+    if step == 8:
+        open(f"in{rank}", "w").close()
+    if step == 8 and rank == int(sys.argv[2]):
+        if how == "wait":
+            time.sleep(100)
+        if how == "kill":
+            os.kill(os.getpid(), 9)
+        raise ValueError("boom")
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
 """
@@ -108,22 +113,19 @@ for step in range(2000):
 @pytest.mark.parametrize(("number", "name"), [("SIGINT", "run"), ("SIGTERM", "run.failed"), ("SIGKILL", "run.failed")])
 def test_ranks_of_a_launcher_that_ends_write_their_steps(number: str, name: str, tmp_path: Path) -> None:
     """torchrun passes signals on, or dies; rank 0 waits for what the others write, and no hidden folder stays."""
-    (tmp_path / "train.py").write_text(LONG)
+    (tmp_path / "train.py").write_text(LOOP)
     options = ["--warmup", "2", "--steps", "3000", "-o", "run"]
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dptrace.record"]
-    about: dict[str, Any] = {"cwd": tmp_path, "stderr": subprocess.DEVNULL, "env": environment()}
-    if number == "SIGKILL":  # which forks of the tests would not survive
+    command = [*command, *options]
+    if number == "SIGKILL":
         command = ["-m", "dptrace", "record", *options, "torchrun", *command[2:5]]
-        launcher = subprocess.Popen([sys.executable, *command, "train.py"], **about)
-    else:
-        launcher = start_python(*command, *options, "train.py", **about)
-    until = time.monotonic() + 120
-    while len(list(tmp_path.glob("in*"))) < 2 and time.monotonic() < until:
-        time.sleep(0.02)
+    launcher = start_python(
+        *command, "train.py", "wait", "0", cwd=tmp_path, stderr=subprocess.DEVNULL, env=environment()
+    )
+    wait_until(lambda: len(list(tmp_path.glob("in*"))) == 2)
     launcher.send_signal(getattr(signal, number))
     launcher.wait(120)
-    while processes_in(tmp_path) and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: not processes_in(tmp_path))
 
     assert 0 != launcher.returncode
     assert [name] == [path.name for path in tmp_path.iterdir() if path.is_dir()]
@@ -138,29 +140,10 @@ def test_a_training_outlives_the_shell_that_started_it(tmp_path: Path) -> None:
     words = f"{sys.executable} -m dptrace.record {' '.join(SCHEDULE)} -o run train.py"
     shell = f"{words} > out 2>&1 & while [ ! -e begun ] && kill -0 $!; do sleep 0.02; done"
     subprocess.run(["sh", "-c", shell], cwd=tmp_path, env=environment(), timeout=120, check=True)
-    until = time.monotonic() + 60
-    while processes_in(tmp_path) and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: not processes_in(tmp_path))
 
     assert "trained" in (tmp_path / "out").read_text()
     assert "complete" == _info(tmp_path / "run")["status"]
-
-
-DYING = """
-import os, sys, time
-import torch, torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(40):
-    if step == 8 and dist.get_rank() == int(sys.argv[2]):
-        if sys.argv[1] == "kill":
-            os.kill(os.getpid(), 9)
-        raise ValueError("boom")
-    model(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
-"""
 
 
 @pytest.mark.slow
@@ -171,7 +154,7 @@ def test_the_rank_that_failed_is_blamed_and_not_its_peers(
     how: str, who: int, blamed: int | None, ranks: list[int], tmp_path: Path
 ) -> None:
     """No rank that failed for want of another one, or that the launcher ended; the last one to end keeps the traces."""
-    (tmp_path / "train.py").write_text(DYING)
+    (tmp_path / "train.py").write_text(LOOP)
     words = ["--warmup", "2", "--steps", "30", "-o", "run", "train.py", how, str(who)]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dptrace.record"]
     assert 0 != run_python(*torchrun, *words, cwd=tmp_path, env=environment()).returncode

@@ -15,7 +15,7 @@ import pytest
 
 from dptrace.errors import UsageError
 from dptrace.record.messages import LauncherSettings, request_path
-from tests.support.processes import finished
+from tests.support.forking import run_python
 from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")
@@ -289,7 +289,7 @@ def train(rank, size, store):
         dist.destroy_process_group()
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(train, (2, sys.argv[1]), nprocs=2)
+    torch.multiprocessing.start_processes(train, (2, sys.argv[1]), nprocs=2, start_method="fork")
 """
 
 
@@ -300,8 +300,7 @@ def test_ranks_that_a_script_spawns_record_one_run(tmp_path: Path) -> None:
     (tmp_path / "spawn.py").write_text(SPAWNED)
     unset = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     bare = {name: value for name, value in environment().items() if name not in unset}
-    command = [sys.executable, "spawn.py", str(tmp_path / "store")]
-    done = finished(command, cwd=tmp_path, env=bare)
+    done = run_python("spawn.py", str(tmp_path / "store"), cwd=tmp_path, env=bare)
 
     assert 0 == done.returncode, done.stderr
     assert "Wrote mine." in done.stderr

@@ -177,11 +177,11 @@ def test_force_does_not_replace_what_is_more_than_a_run(tmp_path: Path, stranger
 
 
 def test_a_file_or_a_link_in_the_way_is_no_run(tmp_path: Path) -> None:
-    """A file, and a link to a folder, are refused; an empty folder is used."""
+    """A file, a link to a folder, and a path below a file are refused; an empty folder is used."""
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(_run(tmp_path / "elsewhere"))
-    for name in ("file", "link"):
-        with pytest.raises(UsageError, match="is not a folder"):
+    for name, says in (("file", "is not a folder"), ("link", "is not a folder"), ("file/mine", "cannot be created")):
+        with pytest.raises(DptraceError, match=says):
             RunFolder(tmp_path / name).begin(force=True)
 
     (tmp_path / "empty").mkdir()
@@ -204,53 +204,33 @@ def test_a_failed_run_gets_a_name_that_says_so_and_hides_no_other(tmp_path: Path
     assert set(names) == set(os.listdir(tmp_path))
 
 
-def test_two_recordings_to_one_folder_are_refused(tmp_path: Path) -> None:
-    """The second would empty the folder of the first; the folder of a dead recording is reused."""
-    first, second = RunFolder(tmp_path / "mine"), RunFolder(tmp_path / "mine")
-    first.begin(force=False)
-    (first.staging / "owner").write_text(str(os.getppid()))
-    with pytest.raises(DptraceError, match="in progress"):
-        second.begin(force=False)
-
-    (first.staging / "owner").write_text("999999999")
-    second.begin(force=False)
-    assert ["owner"] == os.listdir(second.staging)
-
-
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    """A file instead of a parent folder is an error with the path."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DptraceError, match="cannot be created"):
-        RunFolder(tmp_path / "file" / "mine").begin(force=False)
-
-
-def test_another_users_recording_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that may not be signaled is running as well."""
+def test_two_recordings_to_one_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this user, of another one, whose process may not be signaled, and of another machine, where a process id means
+    nothing here, while it is fresh; the folder of a dead recording is reused."""
 
     def refuse(process: int, number: int) -> None:
         raise PermissionError
 
-    first = RunFolder(tmp_path / "mine")
-    first.begin(force=False)
-    (first.staging / "owner").write_text(f"1 {platform.node()}")
-    monkeypatch.setattr("os.kill", refuse)
-
-    with pytest.raises(DptraceError, match="in progress on this machine"):
-        RunFolder(tmp_path / "mine").begin(force=False)
-
-
-def test_another_machines_recording_is_under_way_while_it_is_fresh(tmp_path: Path) -> None:
-    """Its process ids mean nothing here; the message says how to continue, and a folder that is days old is reused."""
-    first = RunFolder(tmp_path / "mine")
-    first.begin(force=False)
-    owner = first.staging / "owner"
-    owner.write_text("999999999 elsewhere")
-    with pytest.raises(DptraceError, match=r"in progress on elsewhere.*remove .*\.mine\.recording"):
-        RunFolder(tmp_path / "mine").begin(force=False)
-
-    os.utime(owner, (1, 1))
     RunFolder(tmp_path / "mine").begin(force=False)
-    assert f"{os.getpid()} {platform.node()}" == owner.read_text()
+    second = RunFolder(tmp_path / "mine")
+    owner = second.staging / "owner"
+
+    def refused(text: str, says: str) -> None:
+        owner.write_text(text)
+        with pytest.raises(DptraceError, match=says):
+            second.begin(force=False)
+
+    refused(str(os.getppid()), "in progress")
+    refused("999999999 elsewhere", r"in progress on elsewhere.*remove .*\.mine\.recording")
+    with monkeypatch.context() as patched:
+        patched.setattr("os.kill", refuse)
+        refused(f"1 {platform.node()}", "in progress on this machine")
+    for text, modified in (("999999999", None), ("999999999 elsewhere", (1, 1))):
+        owner.write_text(text)
+        os.utime(owner, modified)
+        second.begin(force=False)
+        assert ["owner"] == os.listdir(second.staging)
+        assert f"{os.getpid()} {platform.node()}" == owner.read_text()
 
 
 def test_what_the_script_wrote_into_its_run_stays(tmp_path: Path) -> None:

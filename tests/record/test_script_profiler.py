@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import RecordingError
-from tests.support.processes import finished
+from tests.support.forking import run_python
 from tests.support.recordings import dptrace
 
 torch = pytest.importorskip("torch")
@@ -307,7 +306,8 @@ with guard.ours():
     own.stop()
 os._exit(code)
 """
-    ended = finished([sys.executable, "-c", script], cwd=tmp_path)
+    (tmp_path / "forks.py").write_text(script)
+    ended = run_python("forks.py", cwd=tmp_path)
 
     assert 0 == ended.returncode, ended.stderr
 

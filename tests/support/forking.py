@@ -106,6 +106,13 @@ def start_python(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     return _ForkingPopen([sys.executable, *arguments], **options)
 
 
+def fork_commands(monkeypatch: Any) -> None:
+    """Let what this process starts with ``subprocess`` be forks, too, during a test."""
+    if _starter() is None and sys.platform == "linux":
+        _start_starter()
+    monkeypatch.setattr(subprocess, "Popen", _ForkingPopen)
+
+
 _COMMAND = """#!{python} -ES
 import json, os, socket, sys
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

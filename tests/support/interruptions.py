@@ -30,6 +30,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 kill = os.kill  # kept by those that are signaled
 
 def act():
+    open("acting", "w").close()
     if how in ("SIGINT", "SIGTERM"):
         kill(int(os.environ["DPTRACE_LAUNCHER"]), getattr(signal, how))
     elif how == "kill recorder":

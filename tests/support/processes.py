@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,18 @@ def processes_in(folder: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return processes
+
+
+def wait_until(happened: Callable[[], object], timeout_s: float = 120) -> None:
+    """Look until something has happened.
+
+    Raises:
+        AssertionError: it takes longer.
+    """
+    until = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def finished(command: Sequence[str | Path], timeout_s: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:

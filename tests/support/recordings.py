@@ -6,29 +6,19 @@ import atexit
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 
 from tests.support.forking import run_python
-from tests.support.processes import finished
 
 STEPS = 2
 WAIT, WARMUP = 4, 2
 
 
-def dptrace(*arguments: str, cwd: Path, ok: bool = True, forked: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command line in *cwd*; with *ok*, it must succeed.
-
-    Args:
-        forked: whether its processes may be forks, as a script that forks itself does not expect.
-    """
-    command = ["-m", "dptrace", *arguments]
-    if forked:
-        completed = run_python(*command, cwd=cwd, env=environment())
-    else:
-        completed = finished([sys.executable, *command], cwd=cwd, env=environment())
+def dptrace(*arguments: str, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command line in *cwd*; with *ok*, it must succeed."""
+    completed = run_python("-m", "dptrace", *arguments, cwd=cwd, env=environment())
     assert not ok or completed.returncode == 0, completed.stderr
     return completed
 

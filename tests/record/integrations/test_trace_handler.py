@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from dptrace.record import trace_handler  # noqa: E402
 from dptrace.record.integrations.trace_handler import recorded_steps  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ from version to version
+pytestmark = pytest.mark.filterwarnings("default", "ignore:Profiler won't be using warmup")  # torch's own
 
 SCRIPT = """
 import contextlib, os, sys

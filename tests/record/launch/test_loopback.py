@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.support.forking import start_python
+from tests.support.processes import wait_until
 from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")
@@ -55,13 +55,9 @@ def test_a_recording_listens_on_loopback_only_and_restarts_there(tmp_path: Path)
     """The launcher, torchrun and the ranks listen on 127.0.0.1; a killed rank's peers start again with a new store."""
     (tmp_path / "train.py").write_text(SCRIPT)
     schedule = ["--gpus", "2", "--steps", "2", "--warmup", "2", "--wait", "2", "--max-restarts", "1"]
-    command = [sys.executable, "-m", "dptrace", "record", "-q", *schedule, "train.py"]
-    launcher = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
-    while not all((tmp_path / f"here{rank}").exists() for rank in range(2)):
-        assert launcher.poll() is None, launcher.communicate()[1]
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    words = ("-m", "dptrace", "record", "-q", *schedule, "train.py")
+    launcher = start_python(*words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: launcher.poll() is not None or len(list(tmp_path.glob("here*"))) == 2)
     addresses = _listening(launcher.pid)
     (tmp_path / "go").touch()
     errors = launcher.communicate(timeout=120)[1]

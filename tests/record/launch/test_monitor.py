@@ -85,30 +85,22 @@ def test_the_overhead_is_added_when_all_ranks_have_measured_it(run: RunFolder) -
     assert 0.25 == json.loads((run.path / "run.json").read_text())["profiler_overhead"]
 
 
-def test_a_run_that_is_complete_at_the_end_of_the_training_is_no_run_of_a_job_that_goes_on(run: RunFolder) -> None:
-    """Ctrl-C is then not mentioned, and no overhead is asked for."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_at_the_end_of_the_training_is_no_run_of_a_job_that_goes_on(run: RunFolder, fails: bool) -> None:
+    """Ctrl-C is then not mentioned, and no overhead is asked for; a rank reports its failure before the run has its
+    name."""
     reporter = SilentReporter()
     monitor = Monitor(JOB, run, reporter)
     for rank in (0, 1):
-        _beat(run, rank, 8, recorded=-1)
+        _beat(run, rank, 8, recorded=0 if fails else -1)
         _write(run, rank)
+    if fails:
+        failure = {"rank": 1, "time_ns": time.time_ns(), "message": "ValueError: broken", "of_recorder": False}
+        write_json(run.staging / "rank1.failure.json", failure)
     monitor.poll(os.getpid())
 
     assert [(str(run.path), False)] == reporter.runs
-    assert not request_path(run.staging, 1).exists()
-
-
-def test_a_run_whose_training_has_failed_is_no_run_of_a_job_that_goes_on(run: RunFolder) -> None:
-    """Its rank reports the failure before the run has its name."""
-    reporter = SilentReporter()
-    monitor = Monitor(JOB, run, reporter)
-    for rank in (0, 1):
-        _beat(run, rank, 8)
-        _write(run, rank)
-    failure = {"rank": 1, "time_ns": time.time_ns(), "message": "ValueError: broken", "of_recorder": False}
-    write_json(run.staging / "rank1.failure.json", failure)
-    monitor.poll(os.getpid())
-    assert [(str(run.path), False)] == reporter.runs
+    assert fails or not request_path(run.staging, 1).exists()
 
 
 def test_with_stop_the_machines_that_share_a_folder_end_together(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import processes_in
+from tests.support.processes import processes_in, wait_until
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.spawn
@@ -35,13 +34,8 @@ def test_ranks_that_do_not_heed_are_killed_in_their_own_sessions(
     monkeypatch.setattr(torchrun, "_GRACE_S", 0.2)
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     agent = subprocess.Popen([sys.executable, "stubborn.py"], cwd=tmp_path, start_new_session=True)
-    until = time.monotonic() + 120
-    while not (tmp_path / "ready").exists() and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until((tmp_path / "ready").exists)
     assert 2 == len(processes_in(tmp_path))
     torchrun.stop_agent(agent)
 
-    until = time.monotonic() + 60
-    while processes_in(tmp_path) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert [] == processes_in(tmp_path)
+    wait_until(lambda: not processes_in(tmp_path), 60)

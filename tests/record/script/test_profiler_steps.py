@@ -16,7 +16,7 @@ from tests.support.recordings import dptrace
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ from version to version
+pytestmark = pytest.mark.filterwarnings("default", "ignore:Warning. Profiler clears events")  # torch's own
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.forking import run_python
 from tests.support.recordings import dptrace
 
 pytest.importorskip("torch")
@@ -74,10 +74,8 @@ def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path
     """The end of the child is not the end of the script: the recording is complete."""
     (tmp_path / "forks.py").write_text(FORKING)
     options = ["--gpus", "1", "--steps", "2", "--warmup", "2", "--wait", "0", "-o", "run"]
-    command = [sys.executable, "-m", "dptrace", "record", *options, "forks.py"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    dptrace("record", *options, "forks.py", cwd=tmp_path)
 
-    assert 0 == ended.returncode, ended.stderr
     assert "complete" == json.loads((tmp_path / "run" / "run.json").read_text())["status"]
 
 
@@ -99,7 +97,8 @@ os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
 @pytest.mark.spawn
 def test_a_child_ends_though_a_thread_of_its_parent_held_a_file_when_it_forked(tmp_path: Path) -> None:
     """No thread of the child's ever releases the file; those that nobody holds are written."""
-    ended = subprocess.run([sys.executable, "-c", HOLDING], cwd=tmp_path, timeout=60)
+    (tmp_path / "holds.py").write_text(HOLDING)
+    ended = run_python("holds.py", cwd=tmp_path)
 
     assert 3 == ended.returncode
     assert "kept" == (tmp_path / "kept").read_text()
