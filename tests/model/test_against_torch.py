@@ -17,6 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from dptrace.model.operator_costs import cost
 from tests.support.operator_calls import owners, read_operators
 
+pytestmark = pytest.mark.heavy  # torch's counter imports its compiler
+
 
 class Attention(nn.Module):
     """Causal attention with grouped heads: four heads of Q, two of K and V."""

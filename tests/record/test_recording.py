@@ -66,6 +66,7 @@ def test_a_loop_of_ones_own_is_recorded(tmp_path: Path, capsys: pytest.CaptureFi
     assert 2 == names.count("dptrace::forward")
 
 
+@pytest.mark.heavy
 def test_the_last_step_ends_before_the_profiler_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait before the profiler is turned off is no pause of the training."""
     from dptrace.record.gloo import GlooThreads

@@ -159,5 +159,13 @@ def main(folder: Path, variant: str) -> None:
 
 if __name__ == "__main__":
     into, *names = [word for word in sys.argv[1:] if word != "--nccl"]
-    for name in names:
-        main(Path(into) / name, name)
+    at_once = 1 if ON_GPU else 3
+    for first in range(0, len(names), at_once):
+        jobs = []
+        for name in names[first : first + at_once]:
+            jobs.append(os.fork())
+            if not jobs[-1]:
+                main(Path(into) / name, name)
+                os._exit(0)
+        for job in jobs:
+            os.waitpid(job, 0)

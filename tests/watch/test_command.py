@@ -285,6 +285,7 @@ def test_a_history_of_watched_runs_says_from_which_on_steps_are_longer(tmp_path:
     assert "run06 on, a median step takes" in shown.output
 
 
+@pytest.mark.heavy
 def test_a_watched_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its summary is kept, and another watched run compared with it, without the folder it came from."""
     monkeypatch.chdir(tmp_path)

@@ -39,6 +39,7 @@ def test_a_million_steps_take_no_more_memory_than_a_thousand() -> None:
     assert 1_000_000 == course.counts.sum()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("steps", [24, 60, 400])
 def test_steps_that_only_vary_do_not_drift(steps: int) -> None:
     """In one of 100 runs at most; those that grow to the double do, by that."""

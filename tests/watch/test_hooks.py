@@ -174,6 +174,7 @@ def test_after_its_end_collectives_work(watch: Watch, group: None) -> None:
     assert [1.0, 1.0] == tensor.tolist()
 
 
+@pytest.mark.heavy
 def test_a_model_that_comes_later_is_found(watch: Watch) -> None:
     """The outermost classes are learnt once more if a step has no forward."""
     net = nn.Linear(4, 1)
@@ -212,6 +213,7 @@ def test_models_can_be_copied_and_point_to_point_works(watch: Watch, group: None
     assert dist.P2POp(dist.isend, torch.ones(1), 0).op is dist.isend
 
 
+@pytest.mark.heavy
 def test_a_forked_child_writes_nothing(watch: Watch) -> None:
     """A worker of a loader inherits the hooks, and is no rank."""
     train(Net())

@@ -39,6 +39,7 @@ def test_equal_plans_are_named(seventy: dict[str, Any]) -> None:
     assert "DDP ×4" == advice_report(Description(params=50e6, gpus=4, batch=4096))["simplest"]
 
 
+@pytest.mark.heavy
 def test_the_trees_plan_is_compared_with_the_fastest(seventy: dict[str, Any]) -> None:
     """The guide's TP 8 × PP 2 to 4 × FSDP fits, and is slower by the ratio of the steps."""
     tree = seventy["tree"]
@@ -119,6 +120,7 @@ def test_compression_pays_over_slow_links_only() -> None:
     assert fast["gain_ns"] < 0
 
 
+@pytest.mark.heavy
 def test_a_pipeline_with_few_micro_batches() -> None:
     """Guide, 10.8: 8 stages with 8 micro-batches idle for almost half of the step; more of them gain most."""
     found = items_of(params=7e9, gpus=8, strategy="pp", pp=8, batch=8, micro_batch=1)

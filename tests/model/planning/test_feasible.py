@@ -140,6 +140,7 @@ def options_of(words: list[str]) -> list[tuple[str, Any]]:
     return found
 
 
+@pytest.mark.heavy
 def test_the_command_line_takes_what_is_said_to_fit() -> None:
     """Of a plan that holds too much: each option is appended to the same words."""
     line = "predict --params 30e9 --gpus 8 --batch 64 --micro-batch 8 --recompute none --strategy "
@@ -154,6 +155,7 @@ def test_the_command_line_takes_what_is_said_to_fit() -> None:
             assert content["per_gpu_bytes"] == row["per_gpu_bytes"] <= content["usable_bytes"]
 
 
+@pytest.mark.heavy
 def test_where_nothing_else_helps_one_change_is_tried_with_more_gpus() -> None:
     """Two million tokens a sample: neither FlashAttention alone nor 32 GPUs alone hold them."""
     asked = Description(layers=2, hidden=4096, family="llama", seq=1 << 21, gpus=1, micro_batch=1, batch=32,
@@ -172,6 +174,7 @@ def answered(line: str) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.heavy
 def test_a_change_that_does_not_make_it_fit_says_so() -> None:
     """Of a plan that does not fit, each gain of the checklist frees memory, and says what is still too much."""
     content = dptrace.advise(params=30e9, gpus=8, strategy="ddp")

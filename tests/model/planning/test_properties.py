@@ -23,6 +23,7 @@ from dptrace.model.training.memory import PRECISIONS
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import groups, predict_step, traffic
 
+pytestmark = pytest.mark.heavy
 COUNT = 500
 
 
@@ -82,7 +83,6 @@ def sums(plan: Plan, kind: str, what: str) -> float:
     return sum(one.bytes * one.calls for one in traffic(plan) if one.kind == kind and one.what.startswith(what))
 
 
-@pytest.mark.heavy
 def test_the_descriptions_are_of_all_kinds() -> None:
     """Mixtures, context parallelism, offloading, pipelines, and all kinds of sharding."""
     found = plans()
@@ -96,7 +96,6 @@ def test_the_descriptions_are_of_all_kinds() -> None:
     assert {"1f1b", "interleaved", "zero-bubble"} <= {one.layout.schedule for one in found}
 
 
-@pytest.mark.heavy
 def test_what_is_held_in_part_is_gathered_and_reduced() -> None:
     """Bytes of state × passes: weights twice in each micro-batch and gradients once, of all that is sharded.
 
@@ -150,7 +149,6 @@ def variants(plan: Plan) -> Iterator[tuple[str, Plan]]:
     yield "slower links", replace(plan, network=replace(plan.network, **slower))
 
 
-@pytest.mark.heavy
 def test_more_is_never_faster() -> None:
     """More layers, experts or samples, wider products, slower links: no step gets shorter."""
     shorter = []

@@ -79,6 +79,7 @@ def test_the_models_have_the_sizes_that_their_help_shows(model: str, parameters:
 # ResNet-18 and its images, read from files or synthetic.
 
 
+@pytest.mark.heavy
 def test_the_model_is_resnet18() -> None:
     """It has as many parameters as torchvision's with ten classes, and a score for each class."""
     model = models.build_resnet()
