@@ -30,57 +30,53 @@ rank, how = dist.get_rank(), sys.argv[1]
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(12):
-    if rank == 1 and step == 8:
-        while how == "late" and not os.path.exists("runs/train"):
-            time.sleep(0.05)
-        open("dying", "w").close()
-        if how == "late":
-            raise ValueError("boom after the recording")
-        if how == "hang":
-            time.sleep(600)
+    if how == "hang" and rank == 1 and step == 8:
+        open("hanging", "w").close()
+        time.sleep(600)
     model(torch.ones(2, 8)).sum().backward()
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()
+# A rank that torchrun ends while it writes leaves no whole run.
+for _ in range(1200):
+    if os.path.exists("runs/train"):
+        break
+    time.sleep(0.05)
+if how == "late" and rank == 1:
+    raise ValueError("boom after the recording")
 if how == "drift":
     from dptrace.record import assert_in_sync
-    # A rank that torchrun ends while it writes leaves no whole run.
-    for _ in range(1200):
-        if os.path.exists("runs/train"):
-            break
-        time.sleep(0.05)
     with torch.no_grad():
         model.bias[0] += rank
     assert_in_sync(model)
 """
+OPTIONS = ("-q", "--gpus", "2", "--warmup", "2")
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """Write a script whose rank 1 does in step 8 what its argument says."""
+    """Write a script whose rank 1 does what its argument says."""
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     return path
 
 
-def _start(script: Path, how: str, steps: int = 30, forked: bool = True) -> subprocess.Popen[str]:
-    options = ["--gpus", "2", "--warmup", "2", "--steps", str(steps)]
-    words = ["-m", "dptrace", "record", "-q", *options, script.name, how]
-    with (script.parent / "errors").open("w") as errors:
-        about: dict[str, Any] = {"cwd": script.parent, "stderr": errors, "text": True, "env": environment()}
-        return start_python(*words, **about) if forked else subprocess.Popen([sys.executable, *words], **about)
-
-
 @pytest.mark.slow
-def test_a_run_that_was_recorded_survives_the_death_of_its_training(script: Path) -> None:
-    """It stays complete under its name; the error names the rank, and the run."""
-    launcher = _start(script, "late", steps=3)
-    assert 1 == launcher.wait(120)
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("late", "Rank 1 died: ValueError: boom after the recording"),
+        ("drift", "The replicas drifted apart: parameter bias differs by 1 between ranks."),
+    ],
+)
+def test_a_run_that_was_recorded_survives_the_failure_of_its_training(script: Path, how: str, says: str) -> None:
+    """It stays complete under its name; the error says what failed, and names the run."""
+    done = dptrace("record", *OPTIONS, "--steps", "3", script.name, how, cwd=script.parent, ok=False)
 
-    errors = (script.parent / "errors").read_text()
-    assert "Rank 1 died: ValueError: boom after the recording" in errors
-    assert "runs/train." in errors
+    assert (1, True, True) == (done.returncode, says in done.stderr, "complete: runs/train." in done.stderr), (
+        done.stderr
+    )
     info = json.loads((script.parent / "runs" / "train" / "run.json").read_text())
     assert ("complete", [3, 3]) == (info["status"], [rank["recorded_steps"] for rank in info["ranks"]])
     assert [] == processes_in(script.parent)
@@ -100,8 +96,14 @@ def test_torch_is_asked_for_gpus_only_where_there_may_be_one(device: str, may: b
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signals) -> None:
     """Nor a hidden folder; even after SIGKILL no process stays."""
-    launcher = _start(script, "hang", forked=number != signal.SIGKILL)
-    wait_until((script.parent / "dying").exists)
+    words = ["-m", "dptrace", "record", *OPTIONS, "--steps", "30", script.name, "hang"]
+    with (script.parent / "errors").open("w") as errors:
+        about: dict[str, Any] = {"cwd": script.parent, "stderr": errors, "text": True, "env": environment()}
+        if number == signal.SIGKILL:  # a real start
+            launcher = subprocess.Popen([sys.executable, *words], **about)
+        else:
+            launcher = start_python(*words, **about)
+    wait_until((script.parent / "hanging").exists)
     assert 4 == len(processes_in(script.parent))
     launcher.send_signal(number)
     if number != signal.SIGKILL:  # a second time: the ranks are not waited for
@@ -116,18 +118,6 @@ def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signa
         # Ranks that hang in a recorded step may write the steps before it when they are ended.
         assert 1 >= len(os.listdir(script.parent / "runs"))
         assert set(os.listdir(script.parent / "runs")) <= {"train", "train.failed"}
-
-
-@pytest.mark.slow
-def test_replicas_that_drift_apart_are_reported(script: Path) -> None:
-    """assert_in_sync names the parameter and how far apart it is; the recording made before it is kept."""
-    options = ("-q", "--gpus", "2", "--steps", "3", "--warmup", "2")
-    done = dptrace("record", *options, script.name, "drift", cwd=script.parent, ok=False)
-
-    assert 1 == done.returncode
-    assert "The replicas drifted apart: parameter bias differs by 1 between ranks." in done.stderr
-    assert "complete: runs/train." in done.stderr
-    assert (script.parent / "runs" / "train" / "rank1.pt.trace.json.gz").exists()
 
 
 def test_a_failure_after_a_restart_names_it_and_the_checkpoints(tmp_path: Path) -> None:

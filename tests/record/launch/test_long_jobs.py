@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dptrace.record.failures import STACKS_SIGNAL
 from tests.support.forking import start_python
-from tests.support.processes import processes_in
+from tests.support.processes import processes_in, wait_until
 from tests.support.recordings import dptrace, environment
 
 pytest.importorskip("torch")
@@ -56,31 +52,15 @@ class Job:
         self.process = start_python(*words, *filter(None, [argument]), cwd=folder, stderr=self._log, env=environment())
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 120
-        while not happened():
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.02)
+        wait_until(lambda: happened() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.said
 
     def ended(self) -> int:
         """Wait for the end, and return the exit code."""
-        try:
-            code = self.process.wait(120)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"{self.said}\n{self.stacks()}")
+        code = self.process.wait(120)
         assert [] == processes_in(self.folder)
         assert not (self.folder / ".run.recording").exists()
         return code
-
-    def stacks(self) -> str:
-        """Return where each rank is, and which processes there are."""
-        answers = sorted((self.folder / ".run.recording").glob("rank*.stacks"))
-        for answer in answers:
-            if STACKS_SIGNAL is not None:
-                os.kill(int(answer.read_text().split()[2]), STACKS_SIGNAL)
-        time.sleep(2)
-        there = [f"{process.pid} {process.status()} {process.cmdline()}" for process in processes_in(self.folder)]
-        return "\n".join([*there, *(answer.read_text() for answer in answers)])
 
     @property
     def said(self) -> str:
