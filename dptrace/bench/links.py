@@ -169,7 +169,8 @@ def check_links(content: dict[str, Any]) -> str:
     return ""
 
 
-_MEASURED = "measured.json"  # the same as in dptrace.bench.measure_links, which imports torch
+MEASURED = "measured.json"
+"""The file in which the ranks leave their measurement."""
 _USAGE_EXIT_CODE = 2
 """Of a launcher whose options are wrong."""
 _BUSY = 0.5
@@ -234,7 +235,7 @@ def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -
         if request.node_rank:
             return None
         with suppress(OSError, ValueError):
-            measurement: dict[str, Any] = json.loads((folder / _MEASURED).read_text(encoding="utf-8"))
+            measurement: dict[str, Any] = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
             return measurement | {"notes": [*busy, *measurement["notes"]]}
         raise RecordingError("the ranks ended without an error, but wrote no measurement.")
 

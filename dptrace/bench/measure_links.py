@@ -7,7 +7,6 @@ the median over the rounds is robust against short disturbances.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import random
@@ -20,10 +19,12 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dptrace.bench.links import MEASURED, LinksRequest
 from dptrace.core.subprocess_pool import available_cores, available_memory, command_output
 from dptrace.errors import RecordingError
 from dptrace.model.link_report import ADDITION, ALGORITHM_PREFIX
@@ -220,7 +221,6 @@ def _numa(folder: Path) -> list[dict[str, str]]:
     return found
 
 
-MEASURED = "measured.json"
 _MIN_ROUNDS, _WANTED_ROUNDS, _MAX_ROUNDS = 3, 12, 200
 """Rounds over all sizes: at least, as many as warming up leaves time for, and at most."""
 _BEST_OF = 3
@@ -261,15 +261,15 @@ def sizes_between(least: int, max_bytes: int, unit: int) -> list[int]:
 
 def main() -> None:
     """Measure as the first argument says: JSON of a ``LinksRequest``."""
-    request = json.loads(sys.argv[1])
+    request = msgspec.json.decode(sys.argv[1], type=LinksRequest)
     assignment = messages.LauncherSettings.from_environment()
     assert assignment is not None, "only dptrace links starts this module"
     folder = Path(assignment.folder)
     with process_group() as world:
         if world.size < 2:
             raise RecordingError("one rank has no link to measure. Start two or more.")
-        max_bytes = largest_message(world, request["min_bytes"], request["max_bytes"])
-        check_sums(request["algorithms"], world, _ranks_per_node(request, world))
+        max_bytes = largest_message(world, request.min_bytes, request.max_bytes)
+        check_sums(request.algorithms, world, _ranks_per_node(request, world))
         bench = _LinkBenchmark(world, request, max_bytes, folder / "progress")
         bench.choose()
         bench.measure()
@@ -283,7 +283,7 @@ def main() -> None:
 class _LinkBenchmark:
     """The measurement on one rank; all ranks take the same decisions, those of rank 0."""
 
-    def __init__(self, world: World, request: dict[str, Any], max_bytes: int, progress: Path) -> None:
+    def __init__(self, world: World, request: LinksRequest, max_bytes: int, progress: Path) -> None:
         self.world, self.request, self.max_bytes = world, request, max_bytes
         self.items: list[Measurement] = []
         self.notes: list[str] = []
@@ -292,15 +292,15 @@ class _LinkBenchmark:
         self._exchanges = Operations(world, max_bytes, _ranks_per_node(request, world))
         self._rounds = 0
         self._accelerator = accelerator_of(world.device)
-        if max_bytes < request["max_bytes"] // 2:
+        if max_bytes < request.max_bytes // 2:
             self.notes.append(f"Messages above {max_bytes:,} bytes were skipped: there is not enough memory for them.")
 
     def choose(self) -> None:
         """Try each collective from its smallest size up, as far as the time allows; this also warms them up."""
         kinds, stopped = _kinds(self.request), list[str]()
-        most_s = _WARMUP_BUDGET_SHARE * self.request["budget_s"] / len(kinds) / ((_WANTED_ROUNDS + 1) * _BEST_OF)
+        most_s = _WARMUP_BUDGET_SHARE * self.request.budget_s / len(kinds) / ((_WANTED_ROUNDS + 1) * _BEST_OF)
         for number, kind in enumerate(kinds):
-            for size in sizes_between(self.request["min_bytes"], self.max_bytes, ELEMENT_BYTES * self.world.size):
+            for size in sizes_between(self.request.min_bytes, self.max_bytes, ELEMENT_BYTES * self.world.size):
                 item = Measurement(kind, size, self._exchanges.call(kind, size))
                 try:
                     self._time(item)
@@ -337,8 +337,8 @@ class _LinkBenchmark:
             self._rounds += 1
             now = time.monotonic()
             spent = now - self._begun
-            self._write_progress(max(0.1, spent / self.request["budget_s"]))
-            continues = self._rounds < _MAX_ROUNDS and spent + (now - began) < self.request["budget_s"]
+            self._write_progress(max(0.1, spent / self.request.budget_s))
+            continues = self._rounds < _MAX_ROUNDS and spent + (now - began) < self.request.budget_s
             if not self._same_on_all_ranks(float(continues or self._rounds < _MIN_ROUNDS), of_first=True):
                 return
 
@@ -364,7 +364,7 @@ class _LinkBenchmark:
         ]
         spent = round(time.monotonic() - self._begun, 1)
         timed = {"samples": samples, "rounds": self._rounds, "seconds": spent, "notes": self.notes}
-        of_nodes = {"ranks_per_node": _ranks_per_node(self.request, self.world)} if self.request["algorithms"] else {}
+        of_nodes = {"ranks_per_node": _ranks_per_node(self.request, self.world)} if self.request.algorithms else {}
         return timed | of_nodes
 
     def _round(self, order: random.Random, keep: bool) -> None:
@@ -406,17 +406,16 @@ class _LinkBenchmark:
             self._progress.write_text(f"{round(100 * min(share, 1))} 100")
 
 
-def _kinds(request: dict[str, Any]) -> list[str]:
+def _kinds(request: LinksRequest) -> list[str]:
     """Return the kinds to time: collectives, algorithms, and for these the addition of two tensors."""
-    algorithms = [ALGORITHM_PREFIX + name for name in request["algorithms"]]
-    return [*request["collectives"], *algorithms, *([ADDITION] if algorithms else [])]
+    algorithms = [ALGORITHM_PREFIX + name for name in request.algorithms]
+    return [*request.collectives, *algorithms, *([ADDITION] if algorithms else [])]
 
 
-def _ranks_per_node(request: dict[str, Any], world: World) -> int:
+def _ranks_per_node(request: LinksRequest, world: World) -> int:
     """Return the asked ranks of a node; by default those of a machine, or half of all if there is one machine."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
-    asked: int | None = request["ranks_per_node"]
-    return asked or (local if local < world.size else -(-world.size // 2))
+    return request.ranks_per_node or (local if local < world.size else -(-world.size // 2))
 
 
 def _rank_info(world: World) -> dict[str, Any]:

@@ -293,7 +293,9 @@ def _ratio(ranks: Sequence[dict[str, Any]], key: str) -> float | None:
     """Return by which fraction windows with the profiler exceed those without."""
     pairs = []
     for rank in ranks:
-        medians = _medians(rank, key)
+        medians: dict[bool, list[float]] = {True: [], False: []}
+        for window in _windows(rank, key):
+            medians[window["profiled"]].append(median(window[key]))
         if key == "step_ns":
             for kind, steps in ((True, rank["profiled_ns"]), (False, rank["unprofiled_ns"])):
                 medians[kind] = medians[kind] or ([median(steps)] if steps else [])
@@ -301,14 +303,6 @@ def _ratio(ranks: Sequence[dict[str, Any]], key: str) -> float | None:
             pairs.append((fmean(medians[True]), fmean(medians[False])))
     profiled, plain = (sum(times) for times in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
     return round(profiled / plain - 1, 4) if plain else None
-
-
-def _medians(rank: dict[str, Any], key: str) -> dict[bool, list[float]]:
-    """Return the median of each window of a rank, with and without the profiler."""
-    medians: dict[bool, list[float]] = {True: [], False: []}
-    for window in _windows(rank, key):
-        medians[window["profiled"]].append(median(window[key]))
-    return medians
 
 
 def _windows(rank: dict[str, Any], key: str) -> list[dict[str, Any]]:

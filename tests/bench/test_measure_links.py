@@ -20,6 +20,7 @@ from tests.support.recordings import environment
 torch = pytest.importorskip("torch")
 
 from dptrace.bench import measure_links  # noqa: E402 - needs torch
+from dptrace.bench.links import LinksRequest  # noqa: E402
 from dptrace.core.subprocess_pool import available_memory  # noqa: E402
 from dptrace.errors import RecordingError  # noqa: E402 - needs torch
 from dptrace.model.collectives import ALL_REDUCES, all_reduce_volume  # noqa: E402
@@ -110,8 +111,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    asked = {"collectives": ["all_reduce", "broadcast"], "min_bytes": 1024, "max_bytes": 8192, "budget_s": 0.5}
-    asked |= {"algorithms": [], "ranks_per_node": None}
+    asked = LinksRequest(["all_reduce", "broadcast"], min_bytes=1024, max_bytes=8192, budget_s=0.5, processes=1)
     with process_group():
         yield measure_links._LinkBenchmark(World(0, 1, torch.device("cpu")), asked, 8192, tmp_path / "progress")
 
