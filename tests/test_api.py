@@ -225,20 +225,18 @@ def test_a_comparison_takes_runs() -> None:
             dptrace.compare(before, after)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [str(TRACES / "naive_cpu_2ranks"), 3])
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_functions_take_runs() -> None:
+    """The message for a path, or for anything else, says how a run is opened."""
+    calls: list[Callable[[Any], object]] = [
         *(dptrace.figure, dptrace.figure_svg, dptrace.show, dptrace.critical_path, dptrace.whatif, dptrace.history),
         *(dptrace.advise, dptrace.hta_analysis),
         lambda run: dptrace.export_trace(run, "all.json"),
         lambda run: dptrace.save_baseline("all.json", run),
-    ],
-)
-def test_functions_take_runs(call: Callable[[Any], object], wrong: object) -> None:
-    """The message for a path, or for anything else, says how a run is opened."""
-    with pytest.raises(dptrace.UsageError, match=r"dptrace\.open"):
-        call(wrong)
+    ]
+    for call in calls:
+        for wrong in (str(TRACES / "naive_cpu_2ranks"), 3):
+            with pytest.raises(dptrace.UsageError, match=r"dptrace\.open"):
+                call(wrong)
 
 
 def test_a_run_equals_itself_by_any_path() -> None:

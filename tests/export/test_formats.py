@@ -198,17 +198,14 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("what", ODD)
-def test_odd_runs_are_exported(tmp_path: Path, suffix: str, what: str) -> None:
+def test_odd_runs_are_exported(tmp_path: Path, suffix: str) -> None:
     """An empty run, a rank without intervals or steps, a CPU's threads, and work launched outside the steps."""
-    timelines, names = ODD[what]
-
-    tracks = exported(run_of(*timelines), tmp_path, suffix)
-
-    assert names == [track.name for track in tracks]
-    assert {"rank 0 · CPU"} == {track.process for track in tracks} or what != "a CPU"
-    outside = ["before the first", "ProfilerStep#0", "after the last"]
-    assert what != "work outside the steps" or outside == [each.args["step"] for each in tracks[-1].slices]
+    for what, (timelines, names) in ODD.items():
+        tracks = exported(run_of(*timelines), tmp_path, suffix)
+        assert (what, names) == (what, [track.name for track in tracks])
+        assert {"rank 0 · CPU"} == {track.process for track in tracks} or what != "a CPU"
+        outside = ["before the first", "ProfilerStep#0", "after the last"]
+        assert what != "work outside the steps" or outside == [each.args["step"] for each in tracks[-1].slices]
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path, suffix: str) -> None:

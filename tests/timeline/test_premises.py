@@ -46,9 +46,9 @@ def test_a_whole_recording_lacks_nothing(tmp_path: Path) -> None:
     assert ({}, {}, ()) == (found.unknown, found.bounds, found.limits)
 
 
-@pytest.mark.parametrize(
-    ("removal", "lacks", "unknown"),
-    [
+def test_what_is_missing_is_named_and_limits_what_needs_it(tmp_path: Path) -> None:
+    """Figures without it are null, others stay; the first sentence says so."""
+    for removal, lacks, unknown in (
         ("launches", (LAUNCHES,), {*PHASES, *CAUSES}),
         ("ids of launches", (LAUNCHES,), {*PHASES, *CAUSES}),
         ("labels", (MARKS, LABELS), {*PHASES}),
@@ -56,21 +56,15 @@ def test_a_whole_recording_lacks_nothing(tmp_path: Path) -> None:
         ("50 % of kernels", (RECORDS,), {*CAUSES, "exposed_comm_ns", "exposed_memory_ns"}),
         ("times of kernels", (RECORDS,), {*CAUSES, "exposed_comm_ns", "exposed_memory_ns"}),
         ("marks", (MARKS,), set()),
-    ],
-)
-def test_what_is_missing_is_named_and_limits_what_needs_it(
-    removal: str, lacks: tuple[str, ...], unknown: set[str], tmp_path: Path
-) -> None:
-    """Figures without it are null, others stay; the first sentence says so."""
-    file = recording()
-    file.events = REMOVALS[removal](file.events)
-    timeline, found = opened(file, tmp_path)
-
-    assert {*lacks} == {*timeline.lacks}
-    assert unknown == {*found.unknown}
-    assert (MARKS not in lacks) == found.marked
-    assert {name for name, ns in found.figures_ns.items() if ns is None} == unknown - {*CAUSES}
-    assert bool(unknown) == bool(found.limits)
+    ):
+        file = recording()
+        file.events = REMOVALS[removal](file.events)
+        timeline, found = opened(file, tmp_path)
+        assert {*lacks} == {*timeline.lacks}
+        assert unknown == {*found.unknown}
+        assert (MARKS not in lacks) == found.marked
+        assert {name for name, ns in found.figures_ns.items() if ns is None} == unknown - {*CAUSES}
+        assert bool(unknown) == bool(found.limits)
 
 
 @pytest.mark.heavy

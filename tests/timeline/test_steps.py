@@ -203,21 +203,20 @@ PHASES: dict[str, tuple[list[tuple[Any, ...]], list[Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", PHASES)
-def test_phases_follow_from_what_encloses_the_launch(case: str, tmp_path: Path) -> None:
+def test_phases_follow_from_what_encloses_the_launch(tmp_path: Path) -> None:
     """Of each launch, in their order."""
-    events, launched, expected = PHASES[case]
-    file = KinetoFile().label("ProfilerStep#1", 0, 100)
-    for name, start, end, *thread in events:
-        (file.op if name in OPERATORS else file.label)(name, start, end, *thread)
-    for launch in launched:
-        time, thread = launch if isinstance(launch, tuple) else (launch, 1)
-        file.kernel(f"k{time}", 200 + time, 201 + time, time, thread)
-    trace = read_trace(file.write(tmp_path / "t.json"))
-    calls = np.flatnonzero(trace.category == Category.LAUNCH)
-    found = phases(trace, cpu_steps(trace), trace.thread[calls], trace.start_ns[calls], labeled_phases(trace))
-
-    assert expected.split() == [Phase(value).name.lower() for value in found]
+    for case in PHASES:
+        events, launched, expected = PHASES[case]
+        file = KinetoFile().label("ProfilerStep#1", 0, 100)
+        for name, start, end, *thread in events:
+            (file.op if name in OPERATORS else file.label)(name, start, end, *thread)
+        for launch in launched:
+            time, thread = launch if isinstance(launch, tuple) else (launch, 1)
+            file.kernel(f"k{time}", 200 + time, 201 + time, time, thread)
+        trace = read_trace(file.write(tmp_path / "t.json"))
+        calls = np.flatnonzero(trace.category == Category.LAUNCH)
+        found = phases(trace, cpu_steps(trace), trace.thread[calls], trace.start_ns[calls], labeled_phases(trace))
+        assert expected.split() == [Phase(value).name.lower() for value in found], case
 
 
 # A pipeline's actions, from the labels around what was launched.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from ast import literal_eval
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,8 @@ from dptrace.core.gpu import GpuProperties
 from dptrace.model.gpu_peaks import gpu_peak
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.host_calls import operator_calls
-from dptrace.timeline.model import Kind
+from dptrace.timeline.host_calls import OperatorCalls, operator_calls
+from dptrace.timeline.model import Kind, Timeline
 from tests.support.builders import two_rank_timelines
 from tests.support.kineto_files import KinetoFile
 from tests.support.layered_files import layered_file
@@ -38,13 +39,18 @@ from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
 
 
+@cache
+def read_operators(path: Path) -> tuple[tuple[Timeline, ...], OperatorCalls]:
+    """Return a file's timelines, and its operators."""
+    trace = read_trace(path, operators=True)
+    return tuple(build_timelines(trace, trace.rank or 0)), operator_calls(trace)
+
+
 def summary_of(paths: list[Path], by: str, **options: Any) -> KernelSummary:
-    traces = [read_trace(path, operators=True) for path in paths]
-    timelines = [
-        timeline for rank, trace in enumerate(traces) for timeline in build_timelines(trace, trace.rank or rank)
-    ]
-    recorded = {id(t): operator_calls(trace) for t, trace in zip(timelines, traces, strict=True)}
-    return summarize(timelines, lambda timeline: recorded[id(timeline)], by, **options)
+    read = [read_operators(path) for path in paths]
+    recorded = {id(timeline): calls for timelines, calls in read for timeline in timelines}
+    every = [timeline for timelines, _ in read for timeline in timelines]
+    return summarize(every, lambda timeline: recorded[id(timeline)], by, **options)
 
 
 def adds_up(summary: KernelSummary) -> bool:
@@ -53,18 +59,21 @@ def adds_up(summary: KernelSummary) -> bool:
     ) and sum(totals["total_ns"] for totals in summary.totals.values()) == sum(row["total_ns"] for row in summary.rows)
 
 
-@pytest.fixture
-def two_ranks(tmp_path: Path) -> list[Path]:
-    return [layered_file(rank, 2).write(tmp_path / f"rank{rank}.json") for rank in (0, 1)]
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("two")
+    return [layered_file(rank, 2).write(folder / f"rank{rank}.json") for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("by", [by for by in GROUPINGS if by != "source"])
-def test_every_grouping_adds_up(two_ranks: list[Path], by: str) -> None:
+def test_every_grouping_adds_up(two_ranks: list[Path]) -> None:
     """Over ranks, for each rank, and for one kind alone."""
-    assert adds_up(summary_of(two_ranks, by))
-    assert adds_up(summary_of(two_ranks, by, per_rank=True))
-    assert adds_up(summary_of(two_ranks, by, kinds=(Kind.COMPUTE,)))
-    assert 4 * 46_000 == sum(row["total_ns"] for row in summary_of(two_ranks, by, kinds=(Kind.COMPUTE,)).rows)
+    for by in GROUPINGS:
+        if by != "source":
+            compute = summary_of(two_ranks, by, kinds=(Kind.COMPUTE,))
+            assert adds_up(summary_of(two_ranks, by)), by
+            assert adds_up(summary_of(two_ranks, by, per_rank=True)), by
+            assert adds_up(compute), by
+            assert 4 * 46_000 == sum(row["total_ns"] for row in compute.rows), by
 
 
 def row_of(summary: KernelSummary, **key: Any) -> dict[str, Any]:
@@ -225,27 +234,20 @@ def row(**more: Any) -> dict[str, Any]:
     return figures | rates | times | more
 
 
-@pytest.mark.parametrize(
-    ("more", "roof", "bound", "peak", "bandwidth", "roofline"),
-    [
+def test_the_nearer_limit_bounds_a_row() -> None:
+    """Shares of arithmetic, of memory and of the roofline; a bound only where both are known."""
+    for more, roof, bound, peak, bandwidth, roofline in (
         # 100 FLOP/byte lie left of the ridge of 295: 1,000 of 3,350 GB/s.
         ({}, ROOF, "memory", 100 / 989.4, 1 / 3.35, 1 / 3.35),
         ({"bytes": 10**6, "gbps": 100.0}, ROOF, "compute", 100 / 989.4, 0.1 / 3.35, 100 / 989.4),
         ({"flops": None, "tflops": None}, ROOF, "memory", None, 1 / 3.35, 1 / 3.35),
         ({}, Roof(), None, None, None, None),
         ({}, Roof(None, 200e12), None, 0.5, None, 0.5),
-    ],
-    ids=["memory", "arithmetic", "elementwise", "unknown GPU", "peak alone"],
-)
-def test_the_nearer_limit_bounds_a_row(
-    more: dict[str, Any], roof: Roof, bound: str | None, peak: float, bandwidth: float, roofline: float
-) -> None:
-    """Shares of arithmetic, of memory and of the roofline; a bound only where both are known."""
-    found = with_roofline(row(**more), roof)
-    shares = found["share_of_peak"], found["share_of_bandwidth"], found["share_of_roofline"]
-
-    assert bound == found["bound"]
-    assert pytest.approx((peak, bandwidth, roofline), abs=1e-6) == shares
+    ):
+        found = with_roofline(row(**more), roof)
+        shares = found["share_of_peak"], found["share_of_bandwidth"], found["share_of_roofline"]
+        assert bound == found["bound"]
+        assert pytest.approx((peak, bandwidth, roofline), abs=1e-6) == shares
 
 
 def test_the_roof_is_that_of_all_gpus_or_none() -> None:

@@ -49,21 +49,18 @@ def test_calls_of_a_step_match_by_sort_and_order() -> None:
     assert () == matches.notes
 
 
-@pytest.mark.parametrize("missing", [0, 1, 200, 402, 403])
-@pytest.mark.parametrize("ahead", [0, 5 * MS, -500 * MS])
-def test_one_of_404_equal_calls_missing_shifts_none(missing: int, ahead: int) -> None:
+def test_one_of_404_equal_calls_missing_shifts_none() -> None:
     """DDP by parameter: all-reduces of one size, 20 µs apart; the other ranks' calls keep their partners."""
     ends = np.cumsum(np.random.default_rng(0).integers(60_000, 200_000, 404)).tolist()
     calls = [reduce(0, end) for end in ends] + [reduce(1, ends[-1] + 10 * MS + i * MS) for i in range(4)]
-    short = calls[:missing] + calls[missing + 1 :]
-
-    matches = match([rank(0, calls), shifted(rank(1, short), ahead), rank(2, calls)])
-
-    expected = [[i, i - (i > missing) if i != missing else -1, i] for i in range(408)]
-    assert expected == members(matches)
-    assert [[], [], []] == [lone.tolist() for lone in matches.unmatched]
-    inside = 0 < missing
-    assert inside == any("Rank 1 lacks 1 collective" in note for note in matches.notes)
+    whole, third = rank(0, calls), rank(2, calls)
+    for missing, ahead_ms in ((0, 0), (0, 5), (1, -500), (200, 0), (200, 5), (402, -500), (403, 5)):
+        short = rank(1, calls[:missing] + calls[missing + 1 :])
+        matches = match([whole, shifted(short, ahead_ms * MS), third])
+        expected = [[i, i - (i > missing) if i != missing else -1, i] for i in range(408)]
+        assert expected == members(matches)
+        assert [[], [], []] == [lone.tolist() for lone in matches.unmatched]
+        assert (missing > 0) == any("Rank 1 lacks 1 collective" in note for note in matches.notes)
 
 
 def test_each_of_two_ranks_may_lack_another() -> None:
@@ -172,24 +169,18 @@ def test_a_call_launched_before_recording_is_matched_with_what_others_show_of_it
 def test_a_rank_without_a_trace_is_reported() -> None:
     """For groups that list their ranks, groups of known size, and a job of known size."""
     listed = [reduce(0, MS, group_size=4, ranks=(0, 1, 2, 3)), reduce(0, 2 * MS, group="1", ranks=(0, 1), group_size=2)]
-    matches = match([rank(0, listed), rank(1, listed)])
-    (note,) = matches.notes
-    assert "1 collective is incomplete" in note
-    assert "ranks 2, 3" in note
-    assert [False, True] == matches.complete.tolist()
-    assert [4, 2] == matches.size.tolist()
+    sized, plain = [reduce(0, MS, group_size=3)], [reduce(0, MS, group="")]
+    of_list = match([rank(0, listed), rank(1, listed)])
+    of_size = match([rank(0, sized), rank(1, sized)])
+    of_job = match([rank(0, plain), rank(2, plain)], world_size=3)
 
-    sized = [reduce(0, MS, group_size=3)]
-    matches = match([rank(0, sized), rank(1, sized)])
-    (note,) = matches.notes
-    assert "1 collective is incomplete" in note
-    assert "not recorded" in note
-
-    plain = [reduce(0, MS, group="")]
-    matches = match([rank(0, plain), rank(2, plain)], world_size=3)
-    (note,) = matches.notes
-    assert "1 collective is incomplete" in note
-    assert not matches.complete.any()
+    for matches, said in ((of_list, "ranks 2, 3"), (of_size, "not recorded"), (of_job, "")):
+        (note,) = matches.notes
+        assert "1 collective is incomplete" in note
+        assert said in note
+    assert [False, True] == of_list.complete.tolist()
+    assert [4, 2] == of_list.size.tolist()
+    assert not of_job.complete.any()
 
 
 def test_files_of_two_jobs_have_no_complete_collective() -> None:
@@ -208,14 +199,13 @@ def test_a_lone_call_is_complete_only_where_its_group_has_one_rank() -> None:
     assert [True, False] == match([rank(0, [alone, unknown])]).complete.tolist()
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_ranks_without_communication_have_no_collectives(count: int) -> None:
+def test_ranks_without_communication_have_no_collectives() -> None:
     """Neither an empty run nor a single rank is an error."""
-    matches = match([rank(number, []) for number in range(count)])
-
-    assert 0 == len(matches)
-    assert (0, count) == matches.member.shape
-    assert () == matches.notes
+    for count in (0, 1, 2):
+        matches = match([rank(number, []) for number in range(count)])
+        assert 0 == len(matches)
+        assert (0, count) == matches.member.shape
+        assert () == matches.notes
 
 
 def test_several_gpus_of_one_rank_are_devices_of_their_own() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.device import ExpertLoad, expert_loads, figures_of, middle_step, step_grid
@@ -68,12 +65,12 @@ def test_shares_are_of_the_tokens_of_a_layer() -> None:
     assert (1, 0, 2) == (second.layer, second.most_loaded, second.least_loaded)
 
 
-@pytest.mark.parametrize(
-    "options", [None, [], {}, {"expert_load": 3}, {"expert_load": [[], [0, 0], ["a"], [1, -1], [True, 2], [0.5], 7]}]
-)
-def test_what_is_no_load_is_left_out(options: Any) -> None:
+def test_what_is_no_load_is_left_out() -> None:
     """Runs without experts, layers without tokens, and malformed run.json files."""
-    assert () == expert_loads({"options": options}) == expert_loads({})
+    malformed: list[object] = [[], [0, 0], ["a"], [1, -1], [True, 2], [0.5], 7]
+    unloaded: tuple[object, ...] = (None, [], {}, {"expert_load": 3}, {"expert_load": malformed})
+    for options in unloaded:
+        assert () == expert_loads({"options": options}) == expert_loads({})
 
 
 def test_ranks_with_other_layers_complete_each_other() -> None:

@@ -48,14 +48,17 @@ def test_a_message_shows_its_other_end_by_the_rank_in_the_job() -> None:
     assert 1 == peer([4, 6], [0, 1], own=6)
 
 
-@pytest.mark.parametrize(
-    ("dims", "types"),
-    [({}, []), ([["x"]], ["float"]), ([[10**30]], ["float"]), ([[-1, 4]], ["float"]), (5, 5), ([[MAX_BYTES]], ["int"])],
-    ids=str,
-)
-def test_shapes_that_are_none_show_nothing(dims: Any, types: Any) -> None:
+def test_shapes_that_are_none_show_nothing() -> None:
     """Impossible sizes of a damaged file are not added up."""
-    assert 0 == _shaped("gloo:all_reduce", dims, types).bytes
+    for dims, types in (
+        ({}, []),
+        ([["x"]], ["float"]),
+        ([[10**30]], ["float"]),
+        ([[-1, 4]], ["float"]),
+        (5, 5),
+        ([[MAX_BYTES]], ["int"]),
+    ):
+        assert 0 == _shaped("gloo:all_reduce", dims, types).bytes
 
 
 # Events reduced to columns.
@@ -116,41 +119,45 @@ def test_more_names_and_longer_times_than_16_and_32_bits_hold() -> None:
     assert (2**40, 2**35) == (correlation[-1], stream[-1])
 
 
-@pytest.mark.parametrize(
-    ("category", "name"),
-    [("kernel", "k"), ("cpu_op", "record_param_comms"), ("user_annotation", "nccl:all_reduce"), ("cpu_op", "c10d::x")],
-)
-def test_collectives_have_metadata_wherever_the_figures_look_for_them(category: str, name: str) -> None:
+def test_collectives_have_metadata_wherever_the_figures_look_for_them() -> None:
     """Kernels, and what encloses their launches on the CPU, give the collective's metadata."""
-    columns = reduced(event(), event(cat=category, name=name, args={"Collective name": "allreduce", "Seq": 7}))
-
-    assert {1: CommArgs("allreduce", seq=7)} == columns.comm
+    for category, name in (
+        ("kernel", "k"),
+        ("cpu_op", "record_param_comms"),
+        ("user_annotation", "nccl:all_reduce"),
+        ("cpu_op", "c10d::x"),
+    ):
+        columns = reduced(event(), event(cat=category, name=name, args={"Collective name": "allreduce", "Seq": 7}))
+        assert {1: CommArgs("allreduce", seq=7)} == columns.comm
 
 
 BEYOND_ANY_CLOCK = json.dumps([event(), event(ts=2**60)]).encode()
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [b"[1]", b'[{"ph": 5}]', b'[{"ph": "X", "args": 5}]', b"[", b"\xff", b'[{"ph": "X", "ts": {}}]', BEYOND_ANY_CLOCK],
-)
-def test_damage_takes_nothing(bad: bytes) -> None:
+def test_damage_takes_nothing() -> None:
     """Text that is not a list of events leaves the columns unchanged, whatever its first events are."""
-    columns = reduced(event())
+    for bad in (
+        b"[1]",
+        b'[{"ph": 5}]',
+        b'[{"ph": "X", "args": 5}]',
+        b"[",
+        b"\xff",
+        b'[{"ph": "X", "ts": {}}]',
+        BEYOND_ANY_CLOCK,
+    ):
+        columns = reduced(event())
+        with pytest.raises(DAMAGE):
+            columns.decode(bad)
+        assert (1, 1) == (columns.events, columns.kept)
 
-    with pytest.raises(DAMAGE):
-        columns.decode(bad)
-    assert (1, 1) == (columns.events, columns.kept)
 
-
-@pytest.mark.parametrize("spelling", [5, 5.0, "5"])
-def test_a_correlation_is_a_number_however_written(spelling: object) -> None:
+def test_a_correlation_is_a_number_however_written() -> None:
     """Alone in its chunk or beside others; what is no whole number from 0 to below 2**62 is none."""
-    args = [{"correlation": value} for value in (spelling, 7, 5.5, "x", "5.0", 2.0**70, "9" * 25, -1.0, True, None)]
-    alone, among = reduced(event(cat="kernel", args=args[0])), reduced(*(event(cat="kernel", args=a) for a in args))
-
-    assert [5] == lists(alone)[PLACES["correlation"]]
-    assert [5, 7, *[-1] * 8] == lists(among)[PLACES["correlation"]]
+    for spelling in (5, 5.0, "5"):
+        args = [{"correlation": value} for value in (spelling, 7, 5.5, "x", "5.0", 2.0**70, "9" * 25, -1.0, True, None)]
+        alone, among = reduced(event(cat="kernel", args=args[0])), reduced(*(event(cat="kernel", args=a) for a in args))
+        assert [5] == lists(alone)[PLACES["correlation"]]
+        assert [5, 7, *[-1] * 8] == lists(among)[PLACES["correlation"]]
 
 
 def test_an_odd_argument_does_not_cost_its_event() -> None:

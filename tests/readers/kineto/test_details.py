@@ -130,19 +130,19 @@ def test_odd_arguments_are_read_or_counted(tmp_path: Path) -> None:
         assert int(expected is None) == events.unreadable
 
 
-@pytest.mark.parametrize("args", [None, [1, 2], "text", {}])
-def test_odd_events_cost_no_other(tmp_path: Path, args: object) -> None:
+def test_odd_events_cost_no_other(tmp_path: Path) -> None:
     """An event whose arguments are no object, or one without a time, is counted; the others are read."""
-    file = KinetoFile().op("aten::add", 10, 20).memory(15, 8, 1, 8).memory(16, 8, 2, 16).memory(17, 4, 3, 20)
-    file.events[1]["args"] = args
-    del file.events[2]["ts"]
-    file.events.append({"name": "no phase", "args": args})
-    trace = read_trace(file.write(tmp_path / "a.json"), memory=True)
-    assert trace.memory is not None
-
-    assert [4] == trace.memory.bytes.tolist()
-    assert 2 == trace.memory.unreadable
-    assert 1 == len(trace)
+    rows: list[object] = [None, [1, 2], "text", {}]
+    for args in rows:
+        file = KinetoFile().op("aten::add", 10, 20).memory(15, 8, 1, 8).memory(16, 8, 2, 16).memory(17, 4, 3, 20)
+        file.events[1]["args"] = args
+        del file.events[2]["ts"]
+        file.events.append({"name": "no phase", "args": args})
+        trace = read_trace(file.write(tmp_path / "a.json"), memory=True)
+        assert trace.memory is not None
+        assert [4] == trace.memory.bytes.tolist()
+        assert 2 == trace.memory.unreadable
+        assert 1 == len(trace)
 
 
 def test_times_with_too_many_digits_for_a_double_are_exact(tmp_path: Path) -> None:
@@ -223,18 +223,18 @@ def test_numbers_tie_backward_to_forward(tmp_path: Path) -> None:
     ] == found
 
 
-@pytest.mark.parametrize(
-    ("value", "sequence", "thread"),
-    [("7", 7, 7), (7.0, 7, 7), *((odd, -1, 0) for odd in ("many", -3, None, [1], 1 << 70))],
-)
-def test_numbers_are_read_however_they_are_spelled(tmp_path: Path, value: object, sequence: int, thread: int) -> None:
+def test_numbers_are_read_however_they_are_spelled(tmp_path: Path) -> None:
     """As a text or with a decimal point, as any other number; what is no number counts as none."""
-    numbers: dict[str, Any] = {"Sequence number": value, "Fwd thread id": value}
-    file = KinetoFile().op("aten::mm", 0, 5, **numbers)
-    operators = read(file.kernel("gemm", 6, 7, 1), tmp_path).operators
-    assert operators is not None
-
-    assert (sequence, thread) == (operators.sequence.max(), operators.forward_thread.max())
+    for value, sequence, thread in (
+        ("7", 7, 7),
+        (7.0, 7, 7),
+        *((odd, -1, 0) for odd in ("many", -3, None, [1], 1 << 70)),
+    ):
+        numbers: dict[str, Any] = {"Sequence number": value, "Fwd thread id": value}
+        file = KinetoFile().op("aten::mm", 0, 5, **numbers)
+        operators = read(file.kernel("gemm", 6, 7, 1), tmp_path).operators
+        assert operators is not None
+        assert (sequence, thread) == (operators.sequence.max(), operators.forward_thread.max())
 
 
 def test_short_modules_are_kept(tmp_path: Path) -> None:

@@ -54,43 +54,35 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("file", "name", "events"), CASES.values(), ids=CASES)
-def test_a_device_that_is_not_read_is_named_and_its_host_is_no_run_without_one(
-    file: KinetoFile, name: str, events: int, tmp_path: Path
-) -> None:
+def test_a_device_that_is_not_read_is_named_and_its_host_is_no_run_without_one(tmp_path: Path) -> None:
     """By the category of its events, or the name and the labels of its process."""
-    path = file.write(tmp_path / "t.json")
-    (timeline,) = build_timelines(read_trace(path), 0)
-    run = open_run([str(path)])
+    for file, name, events in CASES.values():
+        path = file.write(tmp_path / "t.json")
+        (timeline,) = build_timelines(read_trace(path), 0)
+        run = open_run([str(path)])
+        assert (name, f"host of {name}", f"rank 0 · host of {name}") == (
+            timeline.host_of,
+            timeline.device_name,
+            timeline.label,
+        )
+        (note,) = [note for note in read_trace(path).damage if note.kind == DEVICE]
+        assert f"{events} event{'s' * (events > 1)} of {name}" in str(note)
+        assert f"host of {name}" in headline(run).line
+        assert not any("No GPU work" in note for note in run.notes)
 
-    assert (name, f"host of {name}", f"rank 0 · host of {name}") == (
-        timeline.host_of,
-        timeline.device_name,
-        timeline.label,
-    )
-    (note,) = [note for note in read_trace(path).damage if note.kind == DEVICE]
-    assert f"{events} event{'s' * (events > 1)} of {name}" in str(note)
-    assert f"host of {name}" in headline(run).line
-    assert not any("No GPU work" in note for note in run.notes)
 
-
-@pytest.mark.parametrize(
-    "file",
-    [
+def test_rows_that_are_no_devices_name_none(tmp_path: Path) -> None:
+    """Rows of the host, of Kineto's own, and of a tool beside a GPU's."""
+    for file in (
         # Rows of the host, of Kineto's own, and of a tool beside a GPU's.
         on_host({"cat": "enqueue", "pid": 10}),
         on_host({"pid": 4}, processes={4: {"name": "python", "labels": "CPU"}}),
         training_step(on_host({"cat": "abc", "pid": 3}), 4, 500),
         on_host({"cat": "overhead", "pid": -1}),
-    ],
-    ids=["host", "labels", "beside a GPU", "overhead"],
-)
-def test_rows_that_are_no_devices_name_none(file: KinetoFile, tmp_path: Path) -> None:
-    """Rows of the host, of Kineto's own, and of a tool beside a GPU's."""
-    trace = read_trace(file.write(tmp_path / "t.json"))
-
-    assert "" == trace.unread_device
-    assert not any(note.kind == DEVICE for note in trace.damage)
+    ):
+        trace = read_trace(file.write(tmp_path / "t.json"))
+        assert "" == trace.unread_device
+        assert not any(note.kind == DEVICE for note in trace.damage)
 
 
 def test_a_gpu_beside_a_device_that_is_not_read_stays_split(tmp_path: Path) -> None:
