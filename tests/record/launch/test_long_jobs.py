@@ -113,7 +113,7 @@ def test_runs_are_recorded_on_demand(start: Callable[..., Job]) -> None:
     """Nothing is recorded before the file appears; --attach asks for one more."""
     job = start("--steps", "2", "--trigger", "now")
     steps = job.folder / ".run.recording" / "rank0.steps"
-    job.wait_for(lambda: steps.exists() and int(steps.read_text().split()[0]) > 20)
+    job.wait_for(lambda: steps.exists() and int((steps.read_text().split() or ["0"])[0]) > 20)
     assert not (job.folder / "run").exists()
     (job.folder / "now").touch()
     job.wait_for((job.folder / "run" / "run.json").exists)
