@@ -199,33 +199,37 @@ def test_a_rank_behind_on_its_gpu_is_named_by_what_torch_counts(tmp_path: Path) 
     assert ["stalled"] == [fault["kind"] for fault in content["faults"] if not fault["is_cause"]]
 
 
-def test_a_rank_that_completed_all_of_a_group_is_not_missing_from_it(tmp_path: Path) -> None:
-    """A dump of open calls only has none of a group whose collectives are over; torch's counts have them."""
-    calls = open_only({0: range(0), 1: range(7, 8)}, group=TP)
-    status = {0: {"5": (7, 7)}, 1: {"5": (7, 6)}}
+@pytest.mark.parametrize(
+    ("numbers", "groups", "status", "said"),
+    [
+        # A dump of open calls only has none of a group whose collectives are over; torch's counts have them.
+        ({0: range(0), 1: range(7, 8)}, {TP: [0, 1]}, {0: (7, 7), 1: (7, 6)}, ""),
+        # Its GPU stands, its host began fewer: one cause, with both.
+        (
+            *({0: range(9, 12), 1: range(6, 9)}, {WORLD: [0, 1]}, {0: (11, 8), 1: (8, 5)}),
+            "on the host, too: begun up to 8, others up to 11",
+        ),
+        # Others have completed two more, in which rank 2 took part.
+        (
+            *({0: range(8, 9), 1: range(6, 9)}, {WORLD: [0, 1, 2]}, {0: (8, 7), 1: (8, 5)}),
+            "Rank 2 left no dump.",
+        ),
+    ],
+)
+def test_a_gpu_that_is_behind_is_the_cause(
+    numbers: dict[int, range],
+    groups: dict[tuple[str, str], list[int]],
+    status: dict[int, tuple[int, int]],
+    said: str,
+    tmp_path: Path,
+) -> None:
+    """Of what open calls and torch's counts tell of one group."""
+    (group,) = groups
+    counts = {rank: {group[0]: each} for rank, each in status.items()}
 
-    content = find_hang([write(tmp_path / "dumps", calls, {TP: [0, 1]}, status, first=40)])
+    content = find_hang([write(tmp_path / "dumps", open_only(numbers, group=group), groups, counts, first=40)])
     assert [("gpu", [1])] == causes(content)
-
-
-def test_a_rank_behind_on_its_host_too_is_told_so(tmp_path: Path) -> None:
-    """Its GPU stands, its host began fewer: one cause, with both."""
-    calls = open_only({0: range(9, 12), 1: range(6, 9)})
-    status = {0: {"0": (11, 8)}, 1: {"0": (8, 5)}}
-
-    content = find_hang([write(tmp_path / "dumps", calls, {WORLD: [0, 1]}, status)])
-    assert [("gpu", [1])] == causes(content)
-    assert "on the host, too: begun up to 8, others up to 11" in content["verdict"]
-
-
-def test_a_rank_without_a_dump_is_not_to_blame_for_a_gpu_that_is_behind(tmp_path: Path) -> None:
-    """Others have completed two more, in which it took part."""
-    calls = open_only({0: range(8, 9), 1: range(6, 9)})
-    status = {0: {"0": (8, 7)}, 1: {"0": (8, 5)}}
-
-    content = find_hang([write(tmp_path / "dumps", calls, {WORLD: [0, 1, 2]}, status)])
-    assert [("gpu", [1])] == causes(content)
-    assert "Rank 2 left no dump." in content["notes"]
+    assert said in json.dumps([content["verdict"], content["notes"]])
 
 
 def test_what_dumps_of_open_calls_do_not_hold_is_completed(tmp_path: Path) -> None:

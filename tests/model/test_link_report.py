@@ -30,7 +30,10 @@ def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, 
 
 @pytest.mark.heavy
 def test_bandwidths_are_those_of_nccl_tests() -> None:
-    """algbw is bytes / median, busbw is algbw × factor; the best is reported by kind and for all-reduce."""
+    """algbw is bytes / median, busbw is algbw × factor; the best is reported by kind and for all-reduce.
+
+    All is JSON without NaN and without single repetitions; each row has its spread.
+    """
     content = link_report(measured())
     one = content["collectives"]["all_reduce"]
     row = one["measured"][-1]
@@ -40,13 +43,6 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert one["busbw_gbps"] == max(r["busbw_gbps"] for r in one["measured"])
     assert content["busbw_gbps"] == content["busbw_gbps_by_kind"]["all_reduce"] == one["busbw_gbps"]
     assert list(KINDS) == list(content["busbw_gbps_by_kind"])
-
-
-@pytest.mark.heavy
-def test_the_content_is_json_and_holds_what_the_ranks_reported() -> None:
-    """Complete, without NaN and without single repetitions; each row has its spread."""
-    content = link_report(measured())
-
     assert content == json.loads(json.dumps(content, allow_nan=False))
     assert (1, "links", 4, "gloo") == tuple(content[key] for key in ("schema", "kind", "ranks", "backend"))
     assert "samples" not in content
@@ -112,36 +108,28 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def test_times_by_the_formulas_are_predicted() -> None:
-    """Of times made from alpha, beta and gamma: all three come back, and no algorithm is off by more than the fit."""
+    """Of times made from alpha, beta and gamma: all three come back, and no algorithm is off by more than the fit.
+
+    The ring overtakes the tree: of 4 ranks, 2·alpha more against 2.5·n·beta less.
+    """
     found = link_report(with_algorithms(measured(kinds=("all_reduce", "send_recv"))))["algorithms"]
+    (ring,) = [one for one in found["crossovers"] if (one["above"], one["below"]) == ("ring", "tree")]
 
     assert pytest.approx(GAMMA_S, rel=0.05) == found["gamma_s_per_byte"]
     assert pytest.approx(ALPHA_S, rel=0.05) == found["alpha_s"]
     assert {"ring", "tree", "halving-doubling", "hierarchical", "naive"} == set(found["all_reduce"])
     assert all(one["deviation"] < 0.05 for one in found["all_reduce"].values())
     assert 17 == len(found["addition"])
-
-
-def test_where_one_overtakes_another() -> None:
-    """By prediction, the ring overtakes the tree: of 4 ranks, 2·alpha more against 2.5·n·beta less."""
-    found = link_report(with_algorithms(measured(kinds=("all_reduce", "send_recv"))))["algorithms"]["crossovers"]
-    (ring,) = [one for one in found if (one["above"], one["below"]) == ("ring", "tree")]
-
     assert pytest.approx(2 * ALPHA_S / (2.5 * BETA_S + 1.25 * GAMMA_S), rel=0.1) == ring["bytes"]
 
 
-def test_without_a_line_nothing_is_predicted() -> None:
-    """Times stay, without predictions and crossovers."""
-    found = report(link=None)
+def test_what_one_line_cannot_tell_is_not_predicted() -> None:
+    """Without a line, nothing; on several machines, a hierarchy over two links, where the ring is."""
+    without = report(link=None)
+    assert [] == without["crossovers"]
+    assert {None} == {row["predicted_s"] for one in without["all_reduce"].values() for row in one["measured"]}
+    assert None is without["all_reduce"]["ring"]["deviation"]
 
-    assert [] == found["crossovers"]
-    assert {None} == {row["predicted_s"] for one in found["all_reduce"].values() for row in one["measured"]}
-    assert None is found["all_reduce"]["ring"]["deviation"]
-
-
-def test_a_hierarchy_over_two_links_is_not_predicted_from_one() -> None:
-    """On several machines, the message crosses machines; the ring is predicted from it."""
     found = report(nodes=2)["all_reduce"]
-
     assert None is found["hierarchical"]["measured"][0]["predicted_s"]
     assert found["ring"]["measured"][0]["predicted_s"] > 0

@@ -29,19 +29,16 @@ from dptrace.record.messages import error_text
 from tests.support.forking import start_python
 from tests.support.recordings import environment
 
+NO_CUDA = "this needs CUDA, and there is none here"
+
 
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        *[
-            (message, "this needs CUDA, and there is none here")
-            for message in (
-                "AssertionError: Torch not compiled with CUDA enabled",
-                "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU …",
-                "DistBackendError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
-                "RuntimeError: … object on a CUDA device but torch.cuda.is_available() is False.",
-            )
-        ],
+        ("AssertionError: Torch not compiled with CUDA enabled", NO_CUDA),
+        ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU …", NO_CUDA),
+        ("DistBackendError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", NO_CUDA),
+        ("RuntimeError: … object on a CUDA device but torch.cuda.is_available() is False.", NO_CUDA),
         ("ModuleNotFoundError: No module named 'tokenizers.models'", "pip install tokenizers"),
         ("ModuleNotFoundError: No module named 'sklearn.svm'", "pip install scikit-learn"),
         (
@@ -218,14 +215,11 @@ def _stacks(folder: Path, rank: int, *calls: str, head: str = HEAD, script: str 
         ((), "train.py:33 (step: )"),
     ],
 )
-@pytest.mark.parametrize(
-    "head", [HEAD, HEAD.replace("80 (", "80 [python] ("), HEAD.replace("Thread", "Current thread")]
-)
-def test_each_ranks_line_is_the_users(head: str, calls: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+def test_each_ranks_line_is_the_users(calls: tuple[str, ...], expected: str, tmp_path: Path) -> None:
     """Whatever lies above and below it, in the last stack, in the formats of Python 3.10 to 3.14; and what it calls."""
-    _stacks(tmp_path, 0, *calls, head=head)
-
-    assert f"rank 0 at {expected}, after step 4" in describe_hang(tmp_path, {0: 4}, 60)
+    for head in (HEAD, HEAD.replace("80 (", "80 [python] ("), HEAD.replace("Thread", "Current thread")):
+        _stacks(tmp_path, 0, *calls, head=head)
+        assert f"rank 0 at {expected}, after step 4" in describe_hang(tmp_path, {0: 4}, 60)
 
 
 @pytest.mark.parametrize(
