@@ -103,7 +103,7 @@ _NEXT = {
     _State.FAILED: {_State.FAILED, _State.CLOSED},
     _State.CLOSED: set[_State](),
 }
-"""The states that may follow each."""
+"""The states that may follow each. Nothing else changes one: a training may close twice, or use a recording again."""
 
 
 class AdoptedTrace(Protocol):
@@ -187,10 +187,10 @@ class Recording(Listener):
     def __enter__(self) -> Recording:
         global _latest
         launched = isinstance(self.output, LauncherOutput)
-        if _latest is not None and (_latest.is_running or launched):
-            # A process has one profiler, and a launcher's folder holds one recording.
+        if self._state is not _State.NEW or (_latest is not None and (_latest.is_running or launched)):
+            # A process has one profiler, and a folder holds one recording.
             note = "The script started another recording; only the first was kept."
-            if _latest.is_running:
+            if _latest is not None and _latest.is_running:
                 _latest.notes.append(note)
             elif self.rank_store.rank == 0:  # run.json is written
                 safety.say(f"dptrace: {note}")
@@ -307,7 +307,8 @@ class Recording(Listener):
             self._enter(_State.OVER)
 
     def _enter(self, state: _State) -> None:
-        assert state in _NEXT[self._state], f"{self._state} to {state}"
+        if state not in _NEXT[self._state]:
+            return
         self._state = state
         if state is not _State.RUNNING:
             leave(self, at_once=state is _State.CLOSED)
@@ -470,8 +471,7 @@ class Recording(Listener):
                 with suppress(Exception):
                     self.profiler.finish()
             self._window = self._spare = None
-            if self._state is not _State.CLOSED:
-                self._enter(_State.FAILED)
+            self._enter(_State.FAILED)
             self._error = self._error or f"The recording failed: {messages.error_text(error)}"
 
     def _abandon(self, why: str) -> None:

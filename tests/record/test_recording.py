@@ -172,6 +172,23 @@ def test_a_second_recording_in_the_first_stands_back(tmp_path: Path) -> None:
     assert "another recording" in json.loads(Path("outer/run.json").read_text())["notes"][0]
 
 
+def test_a_recording_that_is_used_again_does_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is closed twice and begun again: the first run stays as it is, and one sentence says so."""
+    from dptrace.record import record
+
+    recording = record("run", steps=1, warmup=2, wait=0)
+    runs = []
+    for _ in range(2):
+        with recording:
+            for _ in range(4):
+                recording.step()
+        recording.close()
+        runs.append({path.name: path.read_bytes() for path in Path("run").iterdir()})
+
+    assert runs[0] == runs[1]
+    assert 1 == capsys.readouterr().err.count("another recording")
+
+
 @pytest.mark.heavy
 def test_what_is_there_is_not_overwritten() -> None:
     """A run stays until force replaces it; its name defaults to that of the script."""
