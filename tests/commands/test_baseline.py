@@ -55,27 +55,6 @@ def test_a_job_saves_a_baseline_and_compares_with_it(project: Path) -> None:
     assert 0 == run("baseline", "save", "main", NAIVE, "--force").exit_code
 
 
-def test_wrong_use_is_refused_with_advice(project: Path) -> None:
-    """Exit code 2, and nothing is written."""
-    for line, fact in (
-        ("baseline save", "Missing argument 'NAME'"),
-        ("baseline save main", "Missing argument 'RUN'"),
-        ("baseline save ../main run", "not a name of a baseline"),
-        ("baseline use main run", "takes no run"),
-        ("baseline list main", "takes no name"),
-        ("diff run", "No baseline is in use"),
-        ("diff a b --baseline main", "name B alone"),
-        ("diff --before a --after b --baseline main", "name B alone"),
-        ("diff run --steps 1:2", "dptrace baseline save"),
-        ("diff a b -o diff.xml", "add --fail-if"),
-    ):
-        done = run(*line.split())
-
-        assert 2 == done.exit_code, (line, fact)
-        assert fact in done.output, (line, fact)
-        assert not list(project.iterdir()), (line, fact)
-
-
 def test_names_from_traces_can_not_break_a_report() -> None:
     """Neither the XML nor the Markdown: names of steps, groups and runs come from strangers."""
     hostile = "<b>|\x00\x1b[31m\ufffe"
@@ -92,13 +71,6 @@ def test_names_from_traces_can_not_break_a_report() -> None:
     assert "failure" == ElementTree.fromstring(strict)[0][0][0].tag
     assert "| backward |" in text
     assert not {"<b>", "\x1b", "\x00"} & {part for part in ("<b>", "\x1b", "\x00") if part in text}
-
-
-def test_a_missing_baseline_is_bad_input_as_any_missing_file() -> None:
-    """Each command that takes one says so, once."""
-    for line in ("baseline use main", "diff --baseline main run", "history nothing", "analyze nothing"):
-        done = run(*line.split())
-        assert (1, 1) == (done.exit_code, done.output.count("no such file")), done.output
 
 
 def test_a_damaged_baseline_is_named_and_hides_no_other(project: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,25 +41,22 @@ def launcher(tmp_path: Path) -> Path:
 
 @pytest.mark.heavy
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        (["dptrace", ""], sorted(COMMANDS)),
-        (["dptrace", "ex"], ["explain", "export"]),
-        (["dptrace", "export", "--fo"], ["--force", "--format"]),
-        (["dptrace", "completion", ""], ["bash", "fish", "zsh"]),
-    ],
-)
-def test_bash_completes(launcher: Path, typed: list[str], expected: list[str]) -> None:
+def test_bash_completes(launcher: Path) -> None:
     """Bash with the script loaded offers commands, options and choices for what is typed so far."""
-    words = " ".join(f'"{word}"' for word in typed)
-    script = (
-        'eval "$(dptrace completion bash)"\n'
-        f"COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}\n"
-        '_dptrace_completion dptrace\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
     environment = os.environ | {"PATH": f"{launcher.parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, env=environment, check=True)
+    for typed, expected in (
+        ("", sorted(COMMANDS)),
+        ("ex", ["explain", "export"]),
+        ("export --fo", ["--force", "--format"]),
+        ("completion ", ["bash", "fish", "zsh"]),
+    ):
+        words = ["dptrace", *typed.split(" ")]
+        script = (
+            'eval "$(dptrace completion bash)"\n'
+            f"COMP_WORDS=({' '.join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}\n"
+            '_dptrace_completion dptrace\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        bash = ["bash", "--norc", "-c", script]
+        done = subprocess.run(bash, capture_output=True, text=True, env=environment, check=True)
 
-    assert expected == sorted(done.stdout.split())
-    assert not done.stderr
+        assert (expected, "") == (sorted(done.stdout.split()), done.stderr), typed

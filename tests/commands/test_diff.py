@@ -114,14 +114,6 @@ def test_limits_are_exit_code_3() -> None:
         assert (code, [*facts]) == (result.exit_code, [fact for fact in facts if fact in result.output]), line
 
 
-def test_three_runs_lead_to_the_page_that_compares_them() -> None:
-    """Which draws any number of runs on one axis."""
-    result = run(NAIVE, INTERLEAVED, "runs/a third")
-
-    assert 2 == result.exit_code
-    assert f"dptrace view {NAIVE} --against {INTERLEAVED} --against 'runs/a third'" in result.output
-
-
 @pytest.mark.heavy
 def test_ranks_and_steps_can_be_chosen() -> None:
     """Of both runs, or steps of each side; then one run may be on both."""

@@ -40,28 +40,6 @@ def test_a_page_is_written_once(tmp_path: Path) -> None:
     assert 'data-step="2"' in path.read_text()
 
 
-def test_wrong_use_is_refused_in_a_line() -> None:
-    """With what is possible instead, and exit code 2."""
-    for arguments, says in (
-        (["rnig"], "Did you mean ring"),
-        (["ring", "--ranks", "1"], "from 2 to"),
-        (["ring", "--step", "7"], "6 steps"),
-        (["ring", "--step", "0"], "6 steps"),
-        (["ring", "--micro-batches", "4"], "no meaning for ring"),
-        (["1f1b", "--chunks", "3"], "it is for interleaved"),
-        (["ring", "--bytes", "much"], "208MB"),
-        (["ring", "--alpha", "3"], "give both"),
-        (["gpipe", "--micro-batches", "0"], "from 1 to 64"),
-        (["ring", "--link", "warp"], "nvlink4"),
-        (["ring", "-o", "nowhere/ring.html"], "nowhere"),
-    ):
-        done = run(*arguments)
-
-        assert done.exit_code in ({1, 2} if "-o" in arguments else {2}), (arguments, says)
-        assert says in done.stderr, (arguments, says)
-        assert "Traceback" not in done.stderr, (arguments, says)
-
-
 def test_sizes_are_decimal_unless_they_say_otherwise() -> None:
     """As the figures that are printed, and as the documents count."""
     for text, size in (

@@ -158,14 +158,3 @@ def test_findings_say_what_a_step_would_gain(tmp_path: Path) -> None:
 
     assert found["gain_next_ns"] == found["gain_ns"] < found["counted_ns"]
     assert 0 <= found["gain_share"] < 1
-
-
-def test_what_provenance_lacks_is_said(folder: Path) -> None:
-    """The folder without its rows, the rows without a folder, and a folder that is not there."""
-    for arguments, code, fact in (
-        (("--provenance", "there"), 2, "add --by source"),
-        (("--by", "source"), 2, "--by source --provenance FOLDER"),
-        (("--by", "source", "--provenance", "there"), 1, "there: no such file or folder"),
-    ):
-        done = CliRunner().invoke(cli, ["kernels", str(folder), *arguments])
-        assert (code, True) == (done.exit_code, fact in done.output), done.output

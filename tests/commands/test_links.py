@@ -34,6 +34,7 @@ def run(*arguments: str) -> Result:
 @pytest.mark.heavy
 def test_wrong_use_is_refused_in_a_line(result: Path) -> None:
     """Before anything is started or written."""
+    pytest.importorskip("torch")
     for arguments, says in (
         (["--collectives", "all-reduce,barrier"], "choose from all-reduce, all-gather"),
         (["--collectives", ","], "choose from all-reduce"),
@@ -55,7 +56,6 @@ def test_wrong_use_is_refused_in_a_line(result: Path) -> None:
         (["--from", "links.json", "--budget", "3"], "--budget is for measuring"),
         (["--from", "links.json", "-o", "other.json"], "-o other.json is for measuring"),
     ):
-        pytest.importorskip("torch")
         out = ["-o", "new.json"] if "-o" not in arguments and "--from" not in arguments else []
         done = run(*arguments, *out)
 
@@ -65,9 +65,12 @@ def test_wrong_use_is_refused_in_a_line(result: Path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("arguments", "kinds", "size", "count"),
-    [
+def test_the_ranks_learn_what_was_asked(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectives in any order and spelling, all by default; algorithms add what they are compared with. Sizes are in
+    powers of 1024, as nccl-tests reads them."""
+    asked: list[LinksRequest] = []
+    monkeypatch.setattr(links, "measure_links", lambda request, progress: asked.append(request))
+    for arguments, kinds, size, count in (
         (["--collectives", "p2p, All-Reduce,all_reduce"], ["all_reduce", "send_recv"], "4096", 4096),
         ([], list(KINDS), "4 KiB", 4096),
         (["--algorithms", "ring"], ["all_reduce", "send_recv"], "4kb", 4096),
@@ -77,20 +80,12 @@ def test_wrong_use_is_refused_in_a_line(result: Path) -> None:
             "1M",
             1 << 20,
         ),
-    ],
-)
-def test_the_ranks_learn_what_was_asked(
-    result: Path, arguments: list[str], kinds: list[str], size: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Collectives in any order and spelling, all by default; algorithms add what they are compared with. Sizes are in
-    powers of 1024, as nccl-tests reads them."""
-    asked: list[LinksRequest] = []
-    monkeypatch.setattr(links, "measure_links", lambda request, progress: asked.append(request))
-    done = run(*arguments, "--min-bytes", size, "-o", "new.json")
+    ):
+        done = run(*arguments, "--min-bytes", size, "-o", "new.json")
 
-    assert 0 == done.exit_code, done.output
-    assert (kinds, count) == (list(asked[0].collectives), asked[0].min_bytes)
-    assert bool(asked[0].algorithms) == ("--algorithms" in arguments)
+        assert 0 == done.exit_code, done.output
+        assert (kinds, count) == (list(asked[-1].collectives), asked[-1].min_bytes), arguments
+        assert bool(asked[-1].algorithms) == ("--algorithms" in arguments), arguments
 
 
 def test_without_torch_the_package_to_install_is_named(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,12 +269,6 @@ def test_experts_that_are_launched_one_by_one_are_said() -> None:
     assert "25 each" in said
 
 
-def test_one_stage_of_each_gpu_is_not_interleaved() -> None:
-    """From Python, too: it was a plain 1F1B."""
-    with pytest.raises(UsageError, match="1f1b"):
-        dptrace.predict(params=7e9, strategy="pp", schedule="interleaved", virtual_stages=1)
-
-
 @pytest.mark.heavy
 def test_what_fits_and_what_is_fastest() -> None:
     """70 billion on 64 H100s: sharded plans fit, replicated ones do not; the first is fastest, in both verbs."""

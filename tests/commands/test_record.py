@@ -109,19 +109,6 @@ def test_what_this_machine_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch)
         assert says == str(_refused(*arguments.split()))[: len(says)], arguments
 
 
-def test_a_number_that_none_can_train_with_is_refused_with_the_reason() -> None:
-    """Before any process starts, on the line that says which option."""
-    for option, value, says in (
-        *[("--lr", value, f"{value} is not 0 or above") for value in ("nan", "inf", "-1")],
-        ("--lr", "fast", "fast is not a number"),
-        ("--weight-decay", "-1", "-1 is not 0 or above"),
-        *[("--clip-grad", value, f"{value} is not above 0") for value in ("nan", "inf", "0", "-2")],
-    ):
-        told = CliRunner().invoke(command, ["--mode", "naive", option, value])
-
-        assert (2, True) == (told.exit_code, f"Invalid value for '{option}': {says}" in told.output), told.output
-
-
 def _job(**further: Any) -> Launch:
     return Launch(Path("r"), False, Path("ddp.py"), (), 2, "ddp", **further)
 

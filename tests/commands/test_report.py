@@ -10,7 +10,6 @@ from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
-from tests.support.replay_files import write_job
 
 
 @pytest.fixture
@@ -54,13 +53,3 @@ def test_ranks_and_steps_can_be_chosen(folder: Path) -> None:
     assert "" == result.output
     assert "Only step 5 is selected" in page
     assert "1 of 2 ranks" in page
-
-
-@pytest.mark.heavy
-def test_findings_have_their_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page says what a step would gain without each."""
-    write_job(tmp_path)
-    monkeypatch.chdir(tmp_path)
-
-    assert 0 == run(".", "-o", "a.html").exit_code
-    assert "Gains 100 µs a step" in (tmp_path / "a.html").read_text()

@@ -20,33 +20,18 @@ def whatif(*arguments: str | Path) -> Result:
 
 
 @pytest.mark.heavy
-def test_the_table_marks_the_best_value() -> None:
-    """A row for each value."""
-    result = whatif(*CAPS)
-
-    assert 0 == result.exit_code, result.output
-    assert 1 == result.output.count("(best)")
-    assert "bucket-cap-mb" in result.output
-
-
-@pytest.mark.heavy
-def test_json_has_an_answer_for_each_value() -> None:
-    """With all that a single answer has."""
+def test_each_form_has_every_value_and_names_the_best(tmp_path: Path) -> None:
+    """A row of the table for each, an answer with all that a single one has, and a sentence on page and chart."""
+    drawn = tmp_path / "caps.html", tmp_path / "caps.svg"
+    result = whatif(*CAPS, "-o", "-", "-o", drawn[0], "-o", drawn[1])
     content = json.loads(whatif(*CAPS, "--json").stdout)
 
+    assert 0 == result.exit_code, result.output
+    assert (1, True) == (result.output.count("(best)"), "bucket-cap-mb" in result.output)
+    assert all("The best bucket-cap-mb is" in path.read_text() for path in drawn)
     assert [1, 4, 100] == [point["value"] for point in content["points"]]
     assert content["best"] in (1, 4)
     assert all(point["low_ns"] <= point["predicted_step_ns"] <= point["high_ns"] for point in content["points"])
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", ["caps.html", "caps.svg"])
-def test_a_page_and_a_chart_are_written(tmp_path: Path, name: str) -> None:
-    """Both name the best value."""
-    result = whatif(*CAPS, "-o", tmp_path / name)
-
-    assert 0 == result.exit_code, result.output
-    assert "The best bucket-cap-mb is" in (tmp_path / name).read_text()
 
 
 @pytest.mark.heavy

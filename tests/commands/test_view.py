@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
-from tests.support.replay_files import write_job
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_without_a_place_it_goes_to_the_cache(
 
 @pytest.mark.heavy
 def test_with_a_display_it_is_opened(folder: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """--no-browser prevents it."""
+    """--no-browser prevents it; one that does not open is reported."""
     monkeypatch.setenv("DISPLAY", ":0")
     assert "No browser" not in run(folder).output
     assert 1 == len(opened)
@@ -95,14 +94,7 @@ def test_with_a_display_it_is_opened(folder: Path, opened: list[str], monkeypatc
 
     run(folder, "--no-browser")
     assert 1 == len(opened)
-
-
-@pytest.mark.heavy
-def test_a_browser_that_does_not_open_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the two ways that are left."""
-    monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
-
     assert "No browser could be opened here." in run(folder).output
 
 
@@ -137,12 +129,3 @@ def test_a_critical_path_is_drawn_on_the_page(folder: Path, tmp_path: Path) -> N
     assert [0, 0] == [result.exit_code for result in results], results[0].output
     assert '"path":{"step":"ProfilerStep#5"' in marked.read_text(encoding="utf-8")
     assert '"path":{"step"' not in plain.read_text(encoding="utf-8")
-
-
-@pytest.mark.heavy
-def test_a_page_says_what_a_step_would_gain(tmp_path: Path) -> None:
-    """With the findings above the chart."""
-    write_job(tmp_path / "job")
-
-    assert 0 == run(tmp_path / "job", "-o", tmp_path / "a.html").exit_code
-    assert "Gains 100 µs a step" in (tmp_path / "a.html").read_text()

@@ -88,22 +88,6 @@ def test_a_selection_has_the_figures_of_the_whole(tmp_path: Path) -> None:
     assert [whole[1]] == ranks("--ranks", "1")
 
 
-def test_machines_that_do_not_fit_together_are_refused() -> None:
-    """--nnodes, --node-rank and --rdzv-endpoint belong together; a recording has the same ranks throughout."""
-    for options, fact in (
-        ("--node-rank 1", "add --nnodes"),
-        ("--rdzv-endpoint a:1", "add --nnodes"),
-        ("--nnodes 2 --rdzv-endpoint a:1", "needs --node-rank"),
-        ("--nnodes 2 --node-rank 0", "--rdzv-endpoint"),
-        ("--nnodes 2 --node-rank 2 --rdzv-endpoint a:1", "from 0 to 1"),
-        ("--nnodes 1:2", "--nnodes 2"),
-    ):
-        result = CliRunner().invoke(cli, ["record", "--mode", "ddp", *options.split()])
-
-        assert 2 == result.exit_code, (options, fact)
-        assert fact in " ".join(result.output.split()), (options, fact)
-
-
 def test_csv_alone_prints_it_on_every_verb() -> None:
     """--csv needs no value; on diff and bench it may have one."""
     verbs = ("analyze", "kernels", "diff", "whatif", "critical-path", "hta", "bench")
