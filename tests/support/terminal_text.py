@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 from rich.console import Console
 
@@ -21,6 +22,14 @@ GLYPHS = {
     Part.EXPOSED_MEMORY: "M",
     Part.IDLE: "·",
 }
+
+
+def captured(show: Callable[[Console], object], width: int = 100) -> str:
+    """Return what a function prints on a terminal without colors."""
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        show(console)
+    return capture.get()
 
 
 def drawn(run: Run, width: int = 80, **options: object) -> list[str]:

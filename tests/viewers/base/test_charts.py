@@ -17,10 +17,9 @@ from tests.support.memory_files import GOLDEN, memory_run
 
 def test_no_peak_is_lost_between_columns() -> None:
     """However few columns there are, the highest of them is the peak."""
+    [report] = device_reports(dptrace.open(GOLDEN))
+    total = total_bytes(report.device)
     for columns in (1, 7, 200, 5000):
-        [report] = device_reports(dptrace.open(GOLDEN))
-        total = total_bytes(report.device)
-
         found = sample_levels(report.device, *span_of(report), columns)
 
         assert report.peak.bytes == int(total[found.level].max()), columns

@@ -37,10 +37,12 @@ def test_a_log_axis_spans_its_values() -> None:
 
 def test_long_drawings_are_parted_between_rows() -> None:
     """Every mark stands in one part, whole, and parts with bold names begin with one."""
+    run = many_ranks(30)
+    assert [drawn()] == split_by_height(drawn(), 1_000)
     for name in ("breakdown", "heatmap", "idle", "summary"):
         draw = VIEWS[name].draw
         assert draw, name
-        whole = draw(many_ranks(30))
+        whole = draw(run)
         parts = split_by_height(whole, 300)
 
         assert len(parts) > 1, name
@@ -51,4 +53,3 @@ def test_long_drawings_are_parted_between_rows() -> None:
             assert all(part.y.low <= box.top and box.bottom <= part.y.high for box in boxes), name
             if name == "breakdown":
                 assert part.y.ticks[0][0] in part.y.strong, name
-        assert [drawn()] == split_by_height(drawn(), 1_000), name

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-
-from rich.console import Console
 
 import dptrace
 from dptrace.run.memory import device_reports
 from dptrace.run.run import Run
 from dptrace.viewers.base.memory_table import peaks_table, print_memory
 from tests.support.memory_files import memory_run, training_file
+from tests.support.terminal_text import captured
 
 
 def printed(run: Run, all_rows: bool = False) -> str:
-    console = Console(file=io.StringIO(), width=120)
-    print_memory(run, console, all_rows)
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return file.getvalue()
+    return captured(lambda console: print_memory(run, console, all_rows), 120)
 
 
 def test_the_highest_peak_is_explained(tmp_path: Path) -> None:

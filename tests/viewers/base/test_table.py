@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from rich.console import Console
 
 from dptrace.analysis.findings.finding import Finding, Gain
 from dptrace.replay.paths import LINK_KINDS
 from dptrace.run.columns import HEADINGS
 from dptrace.viewers.base.fitting import Fitting
 from dptrace.viewers.base.table import PATH_KINDS, TextTable, gain_sentence, print_text_table
+from tests.support.terminal_text import captured
 from tests.support.view_cases import PAYLOAD
 
 CELLS = TextTable(("name", "ms"), tuple((f"row {i}", str(i)) for i in range(50)), 1, "All of it.")
@@ -24,13 +24,12 @@ def test_the_first_rows_say_how_many_more_there_are() -> None:
 
 def test_names_give_the_terminal_no_orders() -> None:
     """Nor markup to rich."""
-    console = Console(width=60, color_system=None)
-    with console.capture() as capture:
-        print_text_table(TextTable(("[bold]x", PAYLOAD), (("[red]y", PAYLOAD),), 2, PAYLOAD), "Title", console)
+    table = TextTable(("[bold]x", PAYLOAD), (("[red]y", PAYLOAD),), 2, PAYLOAD)
+    text = captured(lambda console: print_text_table(table, "Title", console), 60)
 
-    assert capture.get().startswith("Title\n")
-    assert not {"\x1b", "\u202e"} & set(capture.get())
-    assert {"[red]y", "[bold]x"} <= set(capture.get().split())
+    assert text.startswith("Title\n")
+    assert not {"\x1b", "\u202e"} & set(text)
+    assert {"[red]y", "[bold]x"} <= set(text.split())
 
 
 # How a gain reads.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from dptrace.bench.conclusions import CHARTS
 from dptrace.bench.table import BenchResult, Row
@@ -15,6 +14,7 @@ from dptrace.viewers.base.svg import svg
 from dptrace.viewers.benchmarks import bench_table
 from dptrace.viewers.benchmarks.bench_table import COMPUTE, draw_charts, style
 from tests.support.bench_tables import WORKSHOP, bench, with_losses
+from tests.support.terminal_text import captured
 
 
 def test_the_cells_are_the_figures_in_the_units_of_people() -> None:
@@ -40,10 +40,7 @@ def test_a_narrow_terminal_goes_without_the_least_important_columns() -> None:
         (84, ["model", "mode", "GPUs", "epoch", "comm", "samples/s", "speedup"]),
         (132, [name for name in bench_table.COLUMNS if name != "TFLOP/s"]),
     ):
-        console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-        with console.file:
-            console.print(bench_table.table(WORKSHOP, "Benchmark"))
-        lines = console.export_text().splitlines()
+        lines = captured(lambda console: console.print(bench_table.table(WORKSHOP, "Benchmark")), width).splitlines()
         head = next(line for line in lines if line.startswith("model"))
         below = " ".join(lines).partition("Left out at ")[2]
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from dptrace.model.link_report import link_report
 from dptrace.viewers.base.table import fitting_table
@@ -18,6 +16,7 @@ from dptrace.viewers.benchmarks.links_table import (
     topology,
 )
 from tests.support.links_samples import measured, with_algorithms
+from tests.support.terminal_text import captured
 
 
 def only_row(content: dict[str, Any]) -> dict[str, str]:
@@ -71,11 +70,10 @@ def test_the_topology_says_what_is_not_reported() -> None:
 @pytest.mark.heavy
 def test_the_table_fits_a_wide_terminal() -> None:
     """Six rows, each on one line of 132 characters."""
-    out = io.StringIO()
-    Console(file=out, width=132).print(fitting_table(fits_table(link_report(measured()))))
+    text = captured(lambda console: console.print(fitting_table(fits_table(link_report(measured())))), 132)
 
-    assert 6 == sum(line.startswith(("all-", "reduce-", "broadcast", "point-")) for line in out.getvalue().splitlines())
-    assert "…" not in out.getvalue()
+    assert 6 == sum(line.startswith(("all-", "reduce-", "broadcast", "point-")) for line in text.splitlines())
+    assert "…" not in text
 
 
 # Timed algorithms as tables.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from dptrace.bench.sweep_points import BUCKET_CAP
 from dptrace.viewers.base import theme
@@ -15,6 +13,7 @@ from dptrace.viewers.base.marks import Dot, Drawing, Label, Line
 from dptrace.viewers.base.svg import svg
 from dptrace.viewers.benchmarks import pages, sweep_table
 from tests.support.sweeps import make_sweep, result
+from tests.support.terminal_text import captured
 
 STEPS = {"1": result(0.2, accuracy=0.5), "4": result(0.1), "8": {"failed": "broke | <b>[x]"}}
 TIMES = {"0.5": 0.200, "1": 0.190, "2": 0.180, "4": 0.160, "8": 0.170}
@@ -29,8 +28,7 @@ def test_every_table_shows_the_points(tmp_path: Path) -> None:
     content = swept(tmp_path, STEPS)
     cells = sweep_table.cells(content)
     rows = [dict(zip(cells.columns, row, strict=True)) for row in cells.rows]
-    out = io.StringIO()
-    sweep_table.print_table(content, Console(width=160, file=out))
+    out = captured(lambda console: sweep_table.print_table(content, console), 160)
     text = sweep_table.markdown(content)
 
     assert [row[""] for row in rows] == ["1 MiB", "4 MiB ◀ best", "8 MiB"]
@@ -38,8 +36,8 @@ def test_every_table_shows_the_points(tmp_path: Path) -> None:
     assert [row["accuracy"] for row in rows] == ["50.0", "–", "–"]
     assert rows[1]["exposed ms"] == f"{1e3 * content['points'][1]['exposed_s']:.2f}"
     assert not {"val. loss", "ms/sample"} & set(cells.columns)
-    assert "Sweep of bucket cap: resnet18, ddp, 2 ranks" in out.getvalue()
-    assert "4 MiB ◀ best" in out.getvalue()
+    assert "Sweep of bucket cap: resnet18, ddp, 2 ranks" in out
+    assert "4 MiB ◀ best" in out
     assert "| 4 MiB ◀ best | 100.00 |" in text
     assert "broke \\| &lt;b>\\[x]" in text
 

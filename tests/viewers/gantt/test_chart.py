@@ -15,18 +15,12 @@ from dptrace.timeline.model import Actions, Collective, Kind, Phase, Windows
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category, chart
 from tests.analysis.cross_rank.test_transfers import Job, jobs
 from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.gantt_page import SHARE_FIGURES
 from tests.support.jobs import MS, late_run
 from tests.support.synthetic import training_run
 from tests.support.totals import totals
 
-PART_FIGURES = {
-    Part.BACKWARD: "backward_ns",
-    Part.FORWARD: "forward_ns",
-    Part.OPTIMIZER: "optimizer_ns",
-    Part.OTHER: "other_ns",
-    Part.EXPOSED_COMM: "exposed_comm_ns",
-    Part.EXPOSED_MEMORY: "exposed_memory_ns",
-}
+PART_FIGURES = {part: figure for part, figure in SHARE_FIGURES.items() if part != Part.IDLE}
 
 
 def lane(drawn: Chart, role: Role, track: int = 0) -> Lane:
@@ -41,31 +35,25 @@ def runs() -> list[Run]:
     return [Run("hand", two_rank_timelines()), training_run(2_000), Run("late", (late.build(),))]
 
 
-def test_phases_add_up_to_the_split() -> None:
-    """Each part's time on the phases row is the split's total, to the nanosecond, and idle is the rest."""
+def test_rows_add_up_to_the_split() -> None:
+    """To the nanosecond: each part on the phases row, whose rest is idle; overlapped time, counted once where
+    collectives run at the same time; each idle cause. Intervals of a row do not overlap."""
     for run in runs():
         drawn = chart(run)
-        for track, expected in enumerate(split.total() for split in run.splits):
-            phases = lane(drawn, Role.PHASES, track)
-            shown = {part: int(phases.duration_ns[phases.category == part].sum()) for part in PART_FIGURES}
-            bounds = drawn.tracks[track].bounds_ns
-
-            assert {part: expected[figure] for part, figure in PART_FIGURES.items()} == shown, run
-            assert bounds[-1] - bounds[0] - phases.duration_ns.sum() == expected["idle_ns"], run
-            assert np.all(phases.start_ns[1:] >= (phases.start_ns + phases.duration_ns)[:-1]), run
-
-
-def test_overlapped_stretches_cover_the_split_s_overlapped_time() -> None:
-    """Within the steps, and counted once where collectives run at the same time."""
-    for run in runs():
-        drawn = chart(run)
-        for track, expected in enumerate(split.total() for split in run.splits):
-            pieces = lane(drawn, Role.EXPOSURE, track)
+        for track, device in enumerate(run.devices):
+            phases, pieces, gaps = (lane(drawn, role, track) for role in (Role.PHASES, Role.EXPOSURE, Role.IDLE))
+            expected, bounds = device.split.total(), drawn.tracks[track].bounds_ns
+            parts = {part: int(phases.duration_ns[phases.category == part].sum()) for part in PART_FIGURES}
+            causes = {c: int(gaps.duration_ns[gaps.category == cause_category(c)].sum()) for c in CAUSES}
             mask = pieces.category == OVERLAPPED
             busy = union(pieces.start_ns[mask], (pieces.start_ns + pieces.duration_ns)[mask])
-            bounds = drawn.tracks[track].bounds_ns[[0, -1]]
 
-            assert expected["overlapped_comm_ns"] == np.diff(covered(busy, bounds))[0], run
+            assert {part: expected[figure] for part, figure in PART_FIGURES.items()} == parts, run
+            assert bounds[-1] - bounds[0] - phases.duration_ns.sum() == expected["idle_ns"], run
+            assert expected["overlapped_comm_ns"] == np.diff(covered(busy, bounds[[0, -1]]))[0], run
+            assert {cause: int(values.sum()) for cause, values in device.idle_causes.items()} == causes, run
+            for row in (phases, gaps):
+                assert np.all(row.start_ns[1:] >= (row.start_ns + row.duration_ns)[:-1]), run
 
 
 def test_every_stretch_of_a_collective_is_there() -> None:
@@ -133,15 +121,6 @@ def test_labels_step_over_gaps_and_short_interruptions() -> None:
     assert [30_900, 46_900, 5_000] == stretches.duration_ns.tolist()[:3]
 
 
-def test_roles_without_content_are_known() -> None:
-    """A single GPU without copies has neither communication nor memory."""
-    single = chart(Run("single", (TimelineBuilder(0).compute(0, 50).build(),)))
-
-    assert single.has(Role.COMPUTE)
-    assert not single.has(Role.EXPOSURE)
-    assert not single.has(Role.MEMORY)
-
-
 def test_names_are_shared_by_all_ranks() -> None:
     """A page holds each kernel name once."""
     drawn = chart(training_run(400, ranks=2))
@@ -164,18 +143,6 @@ def test_the_synthetic_run_tests_what_it_should() -> None:
 
     assert all(total[figure] > 0 for figure in FIGURES)
     assert (start[1:] < end[:-1]).any()
-
-
-def test_idle_is_shown_by_cause_to_the_nanosecond() -> None:
-    """Each cause's time in each GPU's row is the analysis's, and the intervals do not overlap."""
-    for run in runs():
-        drawn = chart(run)
-        for track, device in enumerate(run.devices):
-            gaps = lane(drawn, Role.IDLE, track)
-            shown = {c: int(gaps.duration_ns[gaps.category == cause_category(c)].sum()) for c in CAUSES}
-
-            assert {cause: int(values.sum()) for cause, values in device.idle_causes.items()} == shown, run
-            assert np.all(gaps.start_ns[1:] >= (gaps.start_ns + gaps.duration_ns)[:-1]), run
 
 
 def test_pieces_of_communication_know_their_collective() -> None:
@@ -208,10 +175,9 @@ def test_a_pipeline_s_stretches_bear_its_micro_batches() -> None:
 
 def waits(drawn: Chart, track: int = 0) -> list[tuple[int, int, str]]:
     """Return start and duration of each label of waiting, and its name."""
-    lane = next(one for one in drawn.lanes if one.role is Role.PHASE_LABELS and one.track == track)
-    rows = zip(
-        lane.start_ns.tolist(), lane.duration_ns.tolist(), lane.name.tolist(), lane.category.tolist(), strict=True
-    )
+    of = lane(drawn, Role.PHASE_LABELS, track)
+    columns = (of.start_ns, of.duration_ns, of.name, of.category)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     return [(start, ns, drawn.names[name - 1] if name else "") for start, ns, name, kind in rows if kind == WAITING]
 
 
@@ -239,10 +205,6 @@ def test_waits_for_several_ranks_bear_no_rank() -> None:
 # Exposed communication in the rows of the Gantt chart, divided into waiting and transfer.
 
 
-def waiting_lane(drawn: Chart, role: Role, track: int = 0) -> Lane:
-    return next(one for one in drawn.lanes if one.role is role and one.track == track)
-
-
 def spans(of: Lane, category: int) -> list[tuple[int, int]]:
     mask = of.category == category
     return list(zip(of.start_ns[mask].tolist(), of.duration_ns[mask].tolist(), strict=True))
@@ -259,8 +221,8 @@ def test_waiting_in_both_rows_is_that_of_the_figures(job: Job) -> None:
 
     for track, (device, wait) in enumerate(zip(run.devices, run.cross_rank.exposed_waits, strict=True)):
         bounds = drawn.tracks[track].bounds_ns
-        phases = waiting_lane(drawn, Role.PHASES, track)
-        for of in (phases, waiting_lane(drawn, Role.EXPOSURE, track)):
+        phases = lane(drawn, Role.PHASES, track)
+        for of in (phases, lane(drawn, Role.EXPOSURE, track)):
             mask = of.category == WAITING
             waiting = union(of.start_ns[mask], (of.start_ns + of.duration_ns)[mask])
             assert wait.wait_ns.tolist() == np.diff(covered(waiting, bounds)).tolist()
@@ -273,21 +235,18 @@ def test_a_collective_waits_and_then_transfers() -> None:
     drawn = chart(late_run(30, 70))
 
     for role in (Role.PHASES, Role.EXPOSURE):
-        assert [(30 * MS, 40 * MS)] == spans(waiting_lane(drawn, role), WAITING)
-        assert [(70 * MS, 10 * MS)] == spans(waiting_lane(drawn, role), int(Part.EXPOSED_COMM))
-        assert [] == spans(waiting_lane(drawn, role, 1), WAITING)
-    whole = waiting_lane(drawn, Role.COLLECTIVES)
-    assert ([50 * MS], [40 * MS + 1], [2]) == (
-        whole.duration_ns.tolist(),
-        whole.wait_ns.tolist(),
-        whole.waits_for.tolist(),
-    )
+        assert [(30 * MS, 40 * MS)] == spans(lane(drawn, role), WAITING)
+        assert [(70 * MS, 10 * MS)] == spans(lane(drawn, role), int(Part.EXPOSED_COMM))
+        assert [] == spans(lane(drawn, role, 1), WAITING)
+    whole = lane(drawn, Role.COLLECTIVES)
+    told = [column.tolist() for column in (whole.duration_ns, whole.wait_ns, whole.waits_for)]
+    assert [[50 * MS], [40 * MS + 1], [2]] == told
 
 
 def test_the_row_of_phases_names_the_rank_that_is_waited_for() -> None:
     """Plus 1; 0 for all other parts, and where two ranks are late together."""
-    phases = waiting_lane(chart(late_run(30, 70)), Role.PHASES)
-    together = waiting_lane(chart(late_run(30, 68, 70)), Role.PHASES)
+    phases = lane(chart(late_run(30, 70)), Role.PHASES)
+    together = lane(chart(late_run(30, 68, 70)), Role.PHASES)
 
     assert [(WAITING, 2)] == [pair for pair in zip(phases.category, phases.name, strict=True) if pair[1]]
     assert not together.name.any()
@@ -297,5 +256,5 @@ def test_unknown_spans_are_not_divided() -> None:
     """A rank is missing: the collective is exposed as a whole, and its wait unknown."""
     drawn = chart(late_run(30, size=2))
 
-    assert [(30 * MS, 50 * MS)] == spans(waiting_lane(drawn, Role.PHASES), int(Part.EXPOSED_COMM))
-    assert [0] == waiting_lane(drawn, Role.COLLECTIVES).wait_ns.tolist()
+    assert [(30 * MS, 50 * MS)] == spans(lane(drawn, Role.PHASES), int(Part.EXPOSED_COMM))
+    assert [0] == lane(drawn, Role.COLLECTIVES).wait_ns.tolist()

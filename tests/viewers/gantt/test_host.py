@@ -34,6 +34,7 @@ from dptrace.viewers.gantt.host import (
     track_data,
 )
 from dptrace.viewers.gantt.packing import unpack
+from tests.support.color_vision import contrast
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
@@ -213,30 +214,14 @@ def test_a_file_that_is_gone_is_answered_without_calls(run: Run, tmp_path: Path)
 # The colors of host events: readable text, and visible on the page, light and dark.
 
 
-def luminance(color: str) -> float:
-    channels = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted(map(luminance, (one, other)))
-    return (high + 0.05) / (low + 0.05)
-
-
 def test_contrast_suffices() -> None:
-    """Text on a call at least 4.5:1, a call on the page at least 3:1."""
+    """Text on a call at least 4.5:1, a call on the page at least 3:1; each kind has a label and a color of its own."""
     for kind in CallKind:
         look = kind_looks()[kind]
         for name, colors in (("light", look), ("dark", look["dark"])):
             assert contrast(colors["color"], colors["ink"]) >= 4.5, name
             assert contrast(colors["color"], CHROME[name]["paper"]) >= 3, name
-
-
-def test_every_kind_has_a_look_of_its_own() -> None:
-    """A label and a color for each, in the order of the kinds."""
     looks = kind_looks()
-
     assert len(CallKind) == len({look["label"] for look in looks}) == len({look["color"] for look in looks})
 
 

@@ -17,10 +17,7 @@ from dptrace.timeline.host_calls import HOST_CALLS, CallKind, HostCalls
 from dptrace.timeline.model import UNKNOWN, Kind
 from dptrace.viewers.gantt import host
 from dptrace.viewers.gantt.chart import axes_of, chart
-from dptrace.viewers.gantt.host import HostAnswers, kind_looks
-from dptrace.viewers.gantt.page import document as gantt
-from dptrace.viewers.gantt.page.server import PageServer
-from dptrace.viewers.gantt.tiles.service import TileService
+from dptrace.viewers.gantt.host import kind_looks
 from tests.support.browser import browser_test, open_page, until
 from tests.support.gantt_page import at, settle, show, written
 from tests.support.kineto_files import KinetoFile, training_step
@@ -356,22 +353,14 @@ def test_names_of_calls_stay_text(browser: Browser, tmp_path: Path) -> None:
 def test_a_served_page_asks_for_the_calls_that_it_shows(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few calls of the whole run at first; zoomed in, all of the window."""
     monkeypatch.setattr(host, "MOST_SERVED", 300)
-    run = open_run([GLOO])
-    drawn = chart(run)
-    served = gantt.served(run, drawn, host=True)
-    answers = {"host": HostAnswers(run)}
-    server = PageServer(served.page, served.files, TileService(served.store), answers=answers)
     known = "dptrace.interactions.host.rows.source.of(0).then(({ calls }) => calls.leftOut)"
-    try:
-        with open_page(browser, server.url) as (page, errors):
-            assert page.evaluate(known) > 500
-            show(page, 100_000_000, 104_000_000)
-            until(page, known, 0)
-            choose(page, "collectives", 2)
-            assert "c10d::allreduce_" == facts(page)["operator"]
-            assert [] == errors
-    finally:
-        server.close()
+    with served_page(open_run([GLOO])) as address, open_page(browser, address) as (page, errors):
+        assert page.evaluate(known) > 500
+        show(page, 100_000_000, 104_000_000)
+        until(page, known, 0)
+        choose(page, "collectives", 2)
+        assert "c10d::allreduce_" == facts(page)["operator"]
+        assert [] == errors
 
 
 @browser_test

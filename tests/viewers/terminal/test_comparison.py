@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import Comparison, compare
@@ -20,13 +19,11 @@ from dptrace.viewers.terminal.comparison import (
     side_lines,
 )
 from tests.support.jobs import job, run_of
+from tests.support.terminal_text import captured
 
 
 def printed(found: Comparison, width: int = 80, all_rows: bool = False, per_rank: bool = False) -> str:
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        print_comparison(found, console, all_rows, per_rank)
-    return capture.get()
+    return captured(lambda console: print_comparison(found, console, all_rows, per_rank), width)
 
 
 @pytest.fixture(scope="module")

@@ -7,20 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import dptrace
 from dptrace.replay.whatif import Doubt, Sweep, WhatIf
 from dptrace.viewers.terminal.replay import print_critical_path, print_whatif, sweep_sentence, sweep_table
 from tests.support.kineto_files import KinetoFile
 from tests.support.replay_files import write_job
+from tests.support.terminal_text import captured
 
 
 def printed(show: Callable[..., None], what: object, all_rows: bool = False) -> str:
-    console = Console(width=200, color_system=None)
-    with console.capture() as capture:
-        show(what, console, all_rows)
-    return capture.get()
+    return captured(lambda console: show(what, console, all_rows), 200)
 
 
 @pytest.mark.heavy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from rich.console import Console
 
 import dptrace
 from dptrace.analysis.findings.evidence import Straggler
@@ -19,16 +18,14 @@ from tests.support.builders import TimelineBuilder
 from tests.support.jobs import MS, job, late_run
 from tests.support.paths import ROOT
 from tests.support.real_traces import REAL
+from tests.support.terminal_text import captured
 
 RUNS = ("ddp_cpu_2ranks", "interleaved_cpu_2ranks", "ddp_h200_2ranks", "single_cpu")
 OTHERS = ("straggler_v100_4ranks", "sharded_h100_8ranks", "dlrm_v100_4ranks", "ns_v100_1gpu", "ddp_mi300_rank0of8")
 
 
 def screen(run: Run, width: int = 80) -> str:
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        print_screen(run, console)
-    return capture.get()
+    return captured(lambda console: print_screen(run, console), width)
 
 
 @pytest.mark.parametrize("name", [*RUNS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])

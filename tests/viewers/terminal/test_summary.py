@@ -26,6 +26,7 @@ from dptrace.viewers.terminal.summary import (
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import MS, job, late_run
 from tests.support.paths import ROOT
+from tests.support.terminal_text import captured
 
 
 def flat(text: str) -> str:
@@ -33,10 +34,7 @@ def flat(text: str) -> str:
 
 
 def printed(run: Run, all_rows: bool = False, show: Callable[..., None] = print_run) -> str:
-    console = Console(width=100, color_system=None)
-    with console.capture() as capture:
-        show(run, console, all_rows)
-    return capture.get()
+    return captured(lambda console: show(run, console, all_rows))
 
 
 def test_findings_come_before_tables_and_notes_last() -> None:
@@ -50,10 +48,7 @@ def test_findings_come_before_tables_and_notes_last() -> None:
         "Steps timed apart from these take 100 µs",
         "Findings",
     ]
-    starts += [
-        "mean step by rank",
-        "mean step by kind",
-        "mean step by cause",
+    starts += [f"mean step by {what}" for what in ("rank", "kind", "cause")] + [
         "--all prints every table",
         "! mind this",
     ]
@@ -131,9 +126,8 @@ def test_every_share_of_the_headline_is_that_of_the_tables() -> None:
         assert figures["idle"] == pytest.approx(part["idle"], abs=rounding), (name, longest)
         assert figures["waiting"] == pytest.approx(part["waiting"], abs=rounding), (name, longest)
         assert figures["exposed"] == pytest.approx(part["waiting"] + part["exposed transfer"], abs=2 * rounding)
-        assert cells(text, "mean step by cause", -1) == pytest.approx(
-            cells(text, "mean step by rank", COLUMNS["idle"])
-        ), (name, longest)
+        idle = cells(text, "mean step by rank", COLUMNS["idle"])
+        assert cells(text, "mean step by cause", -1) == pytest.approx(idle), (name, longest)
         assert run.to_dict()["mean_step"]["wall_ns"] / 1e6 == pytest.approx(step, abs=rounding), (name, longest)
         assert (longest > 1) == ("longest" in sentence(run).plain) == ("; median" in sentence(run).plain)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from dptrace.analysis.findings.evidence import Jitter
 from dptrace.analysis.findings.finding import Finding, Gain
@@ -27,6 +27,7 @@ from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.jobs import late_run, on_nodes
 from tests.support.rank_cases import rank, reduce
 from tests.support.synthetic import training_timeline
+from tests.support.terminal_text import captured
 
 TWO = Run("r", two_rank_timelines())
 ALONE = Run("r", two_rank_timelines()[:1], world_size=2)
@@ -34,10 +35,7 @@ BUSY = Run("r", (TimelineBuilder().compute(0, 100).build(),))
 
 
 def printed(*parts: RenderableType | None, width: int = 100) -> str:
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        console.print(*parts)
-    return capture.get()
+    return captured(lambda console: console.print(*parts), width)
 
 
 # The split of steps, and idle time by cause.
@@ -147,10 +145,7 @@ def test_rows_of_groups_of_one_purpose_are_one_unless_all_are_asked_for() -> Non
 def kernels_of(*names: str, most: int = 30) -> str:
     timelines = [training_timeline(number, 300, names=names) for number in (0, 1)]
     summary: KernelSummary = summarize(timelines, lambda timeline: OperatorCalls(), "kernel")
-    console = Console(width=132)
-    with console.capture() as capture:
-        print_kernels(summary, summary.rows, console, most=most)
-    return capture.get()
+    return captured(lambda console: print_kernels(summary, summary.rows, console, most=most), 132)
 
 
 def test_kernels_are_listed_up_to_a_number() -> None:
@@ -173,21 +168,17 @@ def test_streams_overlap_only_where_the_figures_differ() -> None:
         summary = replace(
             summarize([training_timeline(0, 300)], lambda timeline: OperatorCalls(), "kernel"), totals=totals
         )
-        console = Console(width=132)
-        with console.capture() as capture:
-            print_kernels(summary, summary.rows, console)
-        assert said == ("overlap" in capture.get())
+        assert said == ("overlap" in captured(lambda console, of=summary: print_kernels(of, of.rows, console), 132))  # type: ignore[misc]
 
 
 def test_calls_of_the_host_are_listed_up_to_a_number() -> None:
     """Their names do not control the terminal either."""
     row = {"kind": "operator", "count": 1, "self_ns": 1, "total_ns": 1, "mean_ns": 1.0, "share_of_step": None}
-    console = Console(width=100)
-    with console.capture() as capture:
-        print_host([{**row, "call": "evil\x1b[31m", "launches": 0}] * 3, [], console, most=2)
+    rows = [{**row, "call": "evil\x1b[31m", "launches": 0}] * 3
+    text = captured(lambda console: print_host(rows, [], console, most=2))
 
-    assert "\x1b[31m" not in capture.get()
-    assert "1 more row" in capture.get()
+    assert "\x1b[31m" not in text
+    assert "1 more row" in text
 
 
 def test_a_sentence_says_how_far_the_host_is_ahead() -> None:
@@ -239,10 +230,7 @@ def test_lists_are_cut_unless_all_is_asked_for() -> None:
 
 
 def frame_printed(frame: pd.DataFrame, all_rows: bool = False, width: int = 132) -> str:
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        print_frame(frame, "a title", console, all_rows)
-    return capture.get()
+    return captured(lambda console: print_frame(frame, "a title", console, all_rows), width)
 
 
 def test_numbers_are_shown_to_the_digit() -> None:

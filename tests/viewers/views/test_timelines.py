@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 import dptrace
 from dptrace.load.open import open_run
@@ -30,6 +29,7 @@ from dptrace.viewers.views.timelines import (
 from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
 from tests.support.layered_files import layered_file
 from tests.support.memory_files import GOLDEN, memory_run, training_file
+from tests.support.terminal_text import captured
 
 # The view of layers draws forward, backward and collectives of each layer where they ran.
 
@@ -147,11 +147,10 @@ def test_actions_at_once_do_not_cover_each_other() -> None:
 def test_analyze_prints_the_bubble_beside_the_formula_s() -> None:
     """A row for each rank, and one for all; where a rank has several stages, actions are named with theirs."""
     run = run_of(gpipe(2, 4), 10_000_000, 20_000_000)
-    console = Console(width=100)
-    with console.capture() as capture:
-        console.print(bubble_table(run))
-        print_run(run, console)
-    lines = [line.split() for line in capture.get().splitlines()]
+    text = captured(lambda console: console.print(bubble_table(run))) + captured(
+        lambda console: print_run(run, console)
+    )
+    lines = [line.split() for line in text.splitlines()]
 
     assert 2 == lines.count(["0", "0", "120.0", "20.0"])
     assert 2 == lines.count(["all", "2", "gpipe", "4", "20.0", "20.0"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -20,15 +18,12 @@ from dptrace.load.open import open_run
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Windows
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt.host import HostAnswers
-from dptrace.viewers.gantt.page import document as gantt
-from dptrace.viewers.gantt.page.server import PageServer
-from dptrace.viewers.gantt.tiles.service import TileService
 from tests.support.browser import PATIENCE_S, browser_test, emulate, open_page, rest, until
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.gantt_page import at, row_box, settle, shown_figures, spot, tip, visible_range, written
 from tests.support.paths import ROOT
 from tests.support.synthetic import training_run
+from tests.viewers.gantt.tiles.test_served_page import served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -279,17 +274,6 @@ def same(page: Page, expected: dict[str, Any]) -> None:
         settle(page)
 
 
-@contextmanager
-def opened(run: Run) -> Iterator[str]:
-    """Yield the address of a run's served page, whose rows follow when they are asked for."""
-    drawn = gantt.served(run, host=True)
-    server = PageServer(drawn.page, drawn.files, TileService(drawn.store), answers={"host": HostAnswers(run)})
-    try:
-        yield server.url
-    finally:
-        server.close()
-
-
 @browser_test
 def test_a_click_before_the_columns_are_there_is_kept(browser: Browser, tmp_path: Path) -> None:
     """The panel opens as soon as there is something to show in it."""
@@ -314,7 +298,7 @@ def test_a_view_opens_as_it_was_sent(browser: Browser) -> None:
     """Zoom, finding, hidden category, rows on demand, folded GPU; then each kind of panel, by its address."""
     run = open_run([str(ROOT / "traces" / "ddp_cpu_2ranks")])
     views: dict[str, dict[str, Any]] = {}
-    with opened(run) as address:
+    with served(run) as address:
         with open_page(browser, address) as (page, _):
 
             def keep() -> None:

@@ -160,7 +160,7 @@ def test_the_panel_has_the_figures_of_the_range(browser: Browser, address: str) 
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         settle(page)
         page.keyboard.press("t")
-        for low, high in [(0, end), *np.sort(draw.integers(0, end, (4, 2))).tolist()]:
+        for low, high in [(0, end), *np.sort(draw.integers(0, end, (2, 2))).tolist()]:
             show(page, low, high)
             run = cut(low, high)
             check_split(page, run)

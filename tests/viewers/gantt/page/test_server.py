@@ -41,12 +41,10 @@ def served() -> Iterator[PageServer]:
     started.close()
 
 
-def ask(asked: PageServer, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+def ask(asked: PageServer, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Get a path, or post to it, on a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", asked.port, timeout=60)
-    connection.putrequest("GET", path, skip_host="Host" in headers)
-    for name, value in headers.items():
-        connection.putheader(name, value)
-    connection.endheaders()
+    connection.request("GET" if body is None else "POST", path, body, headers)
     answer = connection.getresponse()
     result = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     connection.close()
@@ -110,16 +108,14 @@ def test_a_foreign_name_is_refused(served: PageServer) -> None:
 
 def test_no_other_page_may_read_or_frame_it(served: PageServer) -> None:
     """All responses forbid CORS, sniffing, frames, referrers and caching."""
+    expected = {"x-content-type-options": "nosniff", "cache-control": "no-store", "referrer-policy": "no-referrer"}
+    expected |= {"cross-origin-resource-policy": "same-origin", "server": "dptrace"}
+    expected |= {"content-security-policy": "frame-ancestors 'none'"}
     for path in (root(served), root(served) + "details", "/"):
         _, headers, _ = ask(served, path, Origin="https://evil.example")
 
         assert not [name for name in headers if name.startswith("access-control")]
-        assert "nosniff" == headers["x-content-type-options"]
-        assert "no-store" == headers["cache-control"]
-        assert "no-referrer" == headers["referrer-policy"]
-        assert "same-origin" == headers["cross-origin-resource-policy"]
-        assert "frame-ancestors 'none'" == headers["content-security-policy"]
-        assert "dptrace" == headers["server"].strip()
+        assert expected == {name: headers[name].strip() for name in expected}, path
 
 
 def test_it_listens_on_this_machine_only(served: PageServer) -> None:
@@ -251,15 +247,6 @@ def test_a_served_page_is_small_for_any_run() -> None:
     assert "ampere_bf16" not in drawn.page
 
 
-def post(asked: PageServer, path: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", asked.port, timeout=60)
-    connection.request("POST", path, body, headers)
-    answer = connection.getresponse()
-    result = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-    connection.close()
-    return result
-
-
 def test_requests_are_answered_compressed(served: PageServer) -> None:
     """On a connection that is kept."""
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
@@ -293,7 +280,7 @@ def test_a_bad_request_is_refused_in_a_sentence(served: PageServer, capsys: pyte
         ("find", b'{"text": "", "start": 0, "end": 9, "width": 5, "lanes": []}'),
         ("other", b"{}"),
     ):
-        status, _, shown = post(served, root(served) + name, body)
+        status, _, shown = ask(served, root(served) + name, body)
 
         assert 400 == status, shown
         assert b"Traceback" not in shown, (name, body)
@@ -302,8 +289,8 @@ def test_a_bad_request_is_refused_in_a_sentence(served: PageServer, capsys: pyte
 
 def test_a_request_that_is_too_large_is_not_read(served: PageServer) -> None:
     """Nor one without a length."""
-    assert 413 == post(served, root(served) + "sums", b"", **{"Content-Length": "999999999999"})[0]
-    assert 411 == post(served, root(served) + "sums", b"", **{"Transfer-Encoding": "chunked", "Content-Length": "x"})[0]
+    assert 413 == ask(served, root(served) + "sums", b"", **{"Content-Length": "999999999999"})[0]
+    assert 411 == ask(served, root(served) + "sums", b"", **{"Transfer-Encoding": "chunked", "Content-Length": "x"})[0]
 
 
 def test_only_the_page_itself_may_ask(served: PageServer) -> None:
@@ -311,8 +298,8 @@ def test_only_the_page_itself_may_ask(served: PageServer) -> None:
     body, place = b'{"start": 0, "end": 1e9}', root(served) + "sums"
     own = f"http://127.0.0.1:{served.port}"
 
-    assert 200 == post(served, place, body, Origin=own)[0]
-    assert 403 == post(served, place, body, Origin="https://evil.example")[0]
-    assert 403 == post(served, place, body, Origin="null")[0]
-    assert 403 == post(served, "/wrong/sums", body, Origin=own)[0]
-    assert 421 == post(served, place, body, Host="evil.example")[0]
+    assert 200 == ask(served, place, body, Origin=own)[0]
+    assert 403 == ask(served, place, body, Origin="https://evil.example")[0]
+    assert 403 == ask(served, place, body, Origin="null")[0]
+    assert 403 == ask(served, "/wrong/sums", body, Origin=own)[0]
+    assert 421 == ask(served, place, body, Host="evil.example")[0]
