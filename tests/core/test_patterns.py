@@ -59,20 +59,7 @@ def test_a_search_equals_python_s_own(pattern: str, flags: int) -> None:
     assert [re.search(pattern, name, flags) is not None for name in names] == matches(pattern, names, "--match", flags)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "elsewhere"),
-    [
-        ("gemm", False),
-        ("nccl.*Reduce|gemm", False),
-        ("void f<4, float>(int)", False),
-        (ENDLESS, True),
-        ("(a|a)(a|a)b", True),
-        (".*" * 9 + "z", True),
-    ],
-)
-def test_what_may_take_long_is_searched_in_another_process(
-    pattern: str, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_take_long_is_searched_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns in which groups repeat or branch, and many repeats; usual ones cost no process."""
     searched: list[str] = []
 
@@ -82,10 +69,12 @@ def test_what_may_take_long_is_searched_in_another_process(
 
     monkeypatch.setattr(patterns, "_search_elsewhere", search)
     patterns._search.cache_clear()
-    matches(pattern, ["k" * 100], "--match")
+    long = [ENDLESS, "(a|a)(a|a)b", ".*" * 9 + "z"]
+    for pattern in ("gemm", "nccl.*Reduce|gemm", "void f<4, float>(int)", *long):
+        matches(pattern, ["k" * 100], "--match")
     patterns._search.cache_clear()
 
-    assert ([pattern] if elsewhere else []) == searched
+    assert long == searched
 
 
 @pytest.mark.spawn
@@ -108,23 +97,14 @@ def test_an_endless_search_ends(trace: str, arguments: tuple[str, ...]) -> None:
     assert (2, True, True) == (result.exit_code, option in result.output, "0.05 s" in result.output), result.output
 
 
-@pytest.mark.parametrize("pattern", NO_PATTERNS, ids=lambda pattern: pattern[:20])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("kernels", "--match", "{}"),
-        ("whatif", "--fuse", "{}"),
-        ("whatif", "--kernel", "{}=2x"),
-        ("analyze", "--comm-pattern", "{}"),
-    ],
-    ids=lambda words: words[-2],
-)
-def test_what_is_no_pattern_is_refused_before_the_run_is_read(words: tuple[str, ...], pattern: str) -> None:
+def test_what_is_no_pattern_is_refused_before_the_run_is_read() -> None:
     """Exit code 2 and the option, although the run is missing."""
-    verb, *more, option, form = words
-    result = CliRunner().invoke(cli, [verb, "none.json", *more, option, form.format(pattern)])
-
-    assert (2, True, True) == (result.exit_code, option in result.output, len(result.output) < 400), result.output
+    options = (("kernels", "--match", ""), ("whatif", "--fuse", ""), ("whatif", "--kernel", "=2x"))
+    for verb, option, more in (*options, ("analyze", "--comm-pattern", "")):
+        for pattern in NO_PATTERNS:
+            result = CliRunner().invoke(cli, [verb, "none.json", option, pattern + more])
+            found = result.exit_code, option in result.output, len(result.output) < 400
+            assert (2, True, True) == found, result.output
 
 
 @pytest.mark.spawn

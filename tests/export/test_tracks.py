@@ -236,23 +236,19 @@ def test_members_know_each_other_and_their_share() -> None:
         assert {0, 1, 2} == set(places.tolist())
 
 
-@pytest.mark.parametrize("missing", ["the collective", "a rank"])
-def test_without_a_counterpart_wait_and_transfer_are_unknown(missing: str) -> None:
+def test_without_a_counterpart_wait_and_transfer_are_unknown() -> None:
     """A collective of one rank is linked to nothing; with a rank missing, the others may all have waited for it."""
-    first, second = two_rank_timelines()
-    if missing == "the collective":
-        run = Run("made", (first, TimelineBuilder(1).compute(0, 9).build()))
-    else:
-        both = [
-            replace(one, collectives=tuple(replace(each, group_size=3) for each in one.collectives))
-            for one in (first, second)
-        ]
-        run = Run("made", tuple(both), world_size=3)
-    one, other = align_run(run).members
+    both = two_rank_timelines()
+    alone = Run("made", (both[0], TimelineBuilder(1).compute(0, 9).build()))
+    of_three = [
+        replace(one, collectives=tuple(replace(each, group_size=3) for each in one.collectives)) for one in both
+    ]
 
-    for members in (one, other):
-        assert {-1} >= {*members.wait_ns.tolist(), *members.transfer_ns.tolist(), *members.busbw_gbps.tolist()}
-    assert (missing == "a rank") == bool((one.instance > 0).all())
+    for run, numbered in ((alone, False), (Run("made", tuple(of_three), world_size=3), True)):
+        one, other = align_run(run).members
+        for members in (one, other):
+            assert {-1} >= {*members.wait_ns.tolist(), *members.transfer_ns.tolist(), *members.busbw_gbps.tolist()}
+        assert numbered == bool((one.instance > 0).all())
 
 
 def test_joining_moves_a_clock_that_is_off() -> None:

@@ -177,24 +177,19 @@ def test_a_message_without_a_known_peer_takes_what_it_took() -> None:
     assert not edges.of(EdgeKind.PEER).any()
 
 
-@pytest.mark.parametrize(("late", "peers"), [(0, 0), (400, 1)])
-def test_the_lateness_of_an_absent_rank_is_an_edge(late: int, peers: int) -> None:
+def test_the_lateness_of_an_absent_rank_is_an_edge() -> None:
     """A collective that takes longer than others of its size waited for a rank that was not recorded."""
-    comm = Collective("all_reduce", 4096, "float", "default_pg", 2)
-    rank = TimelineBuilder(0, bounds=(0, 9 * LATE)).collective(0, 100_000, comm)
-    rank.collective(200_000, 300_000 + 1000 * late, comm)
-    matches = match([figures_of(rank.build())], 2)
-    edges = Edges()
-
-    transfers = add_rendezvous(
-        edges, matches, Members(np.arange(2), matches.start_ns, matches.end_ns), 2, partial=True, on_cpu=False
-    )
-
-    assert [100_000, 100_000] == transfers.duration_ns.tolist()
-    edge = edges.table()
-    # Where it did not come last, it may have come as late as the last: an edge that holds only if that is asked.
-    assert peers == int((edge.of(EdgeKind.PEER) & (edge.lag_ns > NEVER)).sum())
-    assert 1 == int(edge.of(EdgeKind.PEER).sum())
+    for late, peers in ((0, 0), (400, 1)):
+        rank = TimelineBuilder(0, bounds=(0, 9 * LATE)).collective(0, 100_000, ALL_REDUCE)
+        rank.collective(200_000, 300_000 + 1000 * late, ALL_REDUCE)
+        matches, edges = match([figures_of(rank.build())], 2), Edges()
+        members = Members(np.arange(2), matches.start_ns, matches.end_ns)
+        transfers = add_rendezvous(edges, matches, members, 2, partial=True, on_cpu=False)
+        edge = edges.table()
+        assert [100_000, 100_000] == transfers.duration_ns.tolist()
+        # Where it did not come last, it may have come as late as the last: an edge that holds only if that is asked.
+        assert peers == int((edge.of(EdgeKind.PEER) & (edge.lag_ns > NEVER)).sum())
+        assert 1 == int(edge.of(EdgeKind.PEER).sum())
 
 
 # Pieces of host time, and what is cut from them.
