@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,54 +129,44 @@ PRODUCT = inputs([4096, 4096], [4096, 4096])
 STEPS = 4
 
 
-def synchronized(file: ComputeFile) -> ComputeFile:
-    """Let the host wait for the device, so that shorter kernels make shorter steps."""
+def repeated(step: Callable[[ComputeFile], object], step_us: float = 1000) -> ComputeFile:
+    """Repeat a step, and let the host wait for the device, so that shorter kernels make shorter steps."""
+    file = ComputeFile(step_us=step_us)
+    for _ in range(STEPS):
+        step(file.step())
+        synchronize(file)
+    return file
+
+
+def synchronize(file: ComputeFile) -> None:
     file.file.event("cuda_runtime", "cudaDeviceSynchronize", file.host + 1, file.now + 5)
-    return file
 
 
-def chains() -> ComputeFile:
-    file = ComputeFile()
-    for _ in range(STEPS):
-        file.step().kernel("aten::mm", "gemm", 50)
-        for length in (10, 20, 30):
-            file.kernel("aten::add", "vectorized_add", length, **SAME)
-        synchronized(file.kernel("aten::mm", "gemm", 50))
-    return file
+def chain(file: ComputeFile) -> None:
+    file.kernel("aten::mm", "gemm", 50)
+    for length in (10, 20, 30):
+        file.kernel("aten::add", "vectorized_add", length, **SAME)
+    file.kernel("aten::mm", "gemm", 50)
 
 
-def product() -> ComputeFile:
-    file = ComputeFile(step_us=2000)
-    for _ in range(STEPS):
-        synchronized(file.step().kernel("aten::mm", "nvjet", 600, **PRODUCT))
-    return file
+def product(file: ComputeFile) -> None:
+    file.kernel("aten::mm", "nvjet", 600, **PRODUCT)
 
 
-def attention() -> ComputeFile:
-    file, scores = ComputeFile(step_us=2000), [16, 512, 512]
-    for _ in range(STEPS):
-        file.step().kernel("aten::mm", "gemm", 50).kernel(
-            "aten::bmm", "gemm", 100, **inputs([16, 512, 64], [16, 64, 512])
-        )
-        file.kernel("aten::_softmax", "softmax", 300, **inputs(scores))
-        synchronized(file.kernel("aten::bmm", "gemm", 100, **inputs(scores, [16, 512, 64])))
-    return file
+def attention(file: ComputeFile) -> None:
+    scores = [16, 512, 512]
+    file.kernel("aten::mm", "gemm", 50).kernel("aten::bmm", "gemm", 100, **inputs([16, 512, 64], [16, 64, 512]))
+    file.kernel("aten::_softmax", "softmax", 300, **inputs(scores))
+    file.kernel("aten::bmm", "gemm", 100, **inputs(scores, [16, 512, 64]))
 
 
-def interfering() -> ComputeFile:
-    file = ComputeFile()
-    for _ in range(STEPS):
-        file.step().kernel("aten::mm", "gemm", 50).kernel("aten::mm", "gemm", 50).kernel("aten::mm", "gemm", 80)
-        file.communication(file.now - 81, file.now - 1)
-        synchronized(file)
-    return file
+def interference(file: ComputeFile) -> None:
+    file.kernel("aten::mm", "gemm", 50).kernel("aten::mm", "gemm", 50).kernel("aten::mm", "gemm", 80)
+    file.communication(file.now - 81, file.now - 1)
 
 
-def copying() -> ComputeFile:
-    file = ComputeFile()
-    for _ in range(STEPS):
-        synchronized(file.step().kernel("aten::mm", "gemm", 50).copy("Memcpy HtoD (Pageable -> Device)", 40))
-    return file
+def copy(file: ComputeFile) -> None:
+    file.kernel("aten::mm", "gemm", 50).copy("Memcpy HtoD (Pageable -> Device)", 40)
 
 
 def opened(folder: Path, *files: ComputeFile) -> dptrace.Run:
@@ -187,10 +178,10 @@ def opened(folder: Path, *files: ComputeFile) -> dptrace.Run:
 def test_what_the_device_sets_gains_what_it_costs(tmp_path: Path) -> None:
     """Where nothing else runs, a step is shorter by what the finding counts."""
     for kind, file in (
-        ("elementwise_chains", chains()),
-        ("slow_products", product()),
-        ("unfused_attention", attention()),
-        ("pageable_copies", copying()),
+        ("elementwise_chains", repeated(chain)),
+        ("slow_products", repeated(product, 2000)),
+        ("unfused_attention", repeated(attention, 2000)),
+        ("pageable_copies", repeated(copy)),
     ):
         found = opened(tmp_path, file).compute_findings().set_index("kind").loc[kind]
         assert found["counted_ns"] > 10_000
@@ -199,7 +190,7 @@ def test_what_the_device_sets_gains_what_it_costs(tmp_path: Path) -> None:
 
 def test_kernels_under_communication_take_what_they_take_without(tmp_path: Path) -> None:
     """In each step, one of three kernels of the same work takes 80 µs under communication and 50 without."""
-    run = opened(tmp_path, interfering())
+    run = opened(tmp_path, repeated(interference))
     model = run.replay.model
     change = counterfactual(Finding("interference", "", "", 1, 0.1), GainContext(run, model))
     assert not isinstance(change, str)
@@ -209,7 +200,7 @@ def test_kernels_under_communication_take_what_they_take_without(tmp_path: Path)
 
 def test_what_refuses_a_what_if_refuses_a_gain(tmp_path: Path) -> None:
     """The trace does not say why the communication starts when it does: there is no number, but that reason."""
-    found = opened(tmp_path, interfering()).compute_findings().set_index("kind").loc["interference"]
+    found = opened(tmp_path, repeated(interference)).compute_findings().set_index("kind").loc["interference"]
 
     assert found["gain_ns"] is pd.NA
     assert ["unexplained"] == found["gain_doubts"]
@@ -221,7 +212,7 @@ def test_a_slow_gpu_gains_what_it_takes_longer(tmp_path: Path) -> None:
     files = [ComputeFile(rank, 3) for rank in range(3)]
     for rank, file in enumerate(files):
         for _ in range(STEPS):
-            synchronized(file.step().kernel("aten::mm", "gemm", 120 if rank == 1 else 100))
+            synchronize(file.step().kernel("aten::mm", "gemm", 120 if rank == 1 else 100))
     found = opened(tmp_path, *files).compute_findings().set_index("kind").loc["slow_gpu"]
 
     assert 20_000 / 3 == pytest.approx(found["gain_ns"], rel=0.01)

@@ -164,18 +164,16 @@ def test_pipelines_beside_each_other_are_distinguished() -> None:
 def test_interleaved_and_zero_bubble_are_known_by_their_actions() -> None:
     """Several stages on a rank, or a backward in two parts; first and last stage on one rank make a V."""
     one = run_of(gpipe(2, 2), 10, 20).timelines
-    parted = replace(one[0], actions=replace(one[0].actions, kind=np.array([0, 0, 2, 3], np.uint8)))
-    two = [
-        replace(t, actions=replace(t.actions, stage=np.array(s, np.int32)))
-        for t, s in zip(one, ([0, 2] * 2, [1, 3] * 2), strict=True)
-    ]
-    both = [
-        replace(t, actions=replace(t.actions, stage=np.array(s, np.int32)))
-        for t, s in zip(one, ([0, 3] * 2, [1, 2] * 2), strict=True)
-    ]
-    ahead = [replace(t, actions=t.actions.take(t.actions.kind == Action.F)) for t in one]
 
-    schedules = [Run("r", tuple(timelines)).pipelines[0].schedule for timelines in ((parted, one[1]), two, both, ahead)]
+    def on(*stages: list[int]) -> list[Timeline]:
+        actions = [replace(t.actions, stage=np.array(2 * own, np.int32)) for t, own in zip(one, stages, strict=True)]
+        return [replace(t, actions=own) for t, own in zip(one, actions, strict=True)]
+
+    parted = replace(one[0], actions=replace(one[0].actions, kind=np.array([0, 0, 2, 3], np.uint8)))
+    ahead = [replace(t, actions=t.actions.take(t.actions.kind == Action.F)) for t in one]
+    jobs = ((parted, one[1]), on([0, 2], [1, 3]), on([0, 3], [1, 2]), ahead)
+
+    schedules = [Run("r", tuple(timelines)).pipelines[0].schedule for timelines in jobs]
     assert ["zero-bubble", "interleaved", "v-shaped", "forward-only"] == schedules
 
 
