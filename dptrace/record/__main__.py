@@ -67,20 +67,15 @@ def main() -> None:
 
         execute(program.target, program.is_module)
         return
+    flags = {name: getattr(given, name) for name in ("light", "memory", "modules", "shapes", "force", "quiet")}
     LauncherSettings(
-        "",
-        os.path.abspath(out),  # a script may change its working directory
-        steps,
-        given.warmup,
-        given.wait,
-        given.duration,
-        light=given.light,
-        memory=given.memory,
-        modules=given.modules,
-        shapes=given.shapes,
-        force=given.force,
-        quiet=given.quiet,
+        display_path=os.path.abspath(out),  # a script may change its working directory
+        steps=steps,
+        warmup=given.warmup,
+        wait=given.wait,
+        duration_s=given.duration,
         script=True,
+        **flags,
     ).set_own()
     from dptrace.record.script.runner import run_program
 

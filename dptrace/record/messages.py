@@ -43,9 +43,9 @@ EPOCH = "EPOCH_JSON:"
 class LauncherSettings:
     """The settings that ``dptrace record`` passes to the processes it starts."""
 
-    folder: str
-    """Folder for the ranks' files."""
-    display_path: str
+    folder: str = ""
+    """Folder for the ranks' files; empty without a launcher."""
+    display_path: str = ""
     """The final path of the run, for messages."""
     steps: int | None = None
     """None if the user did not give it; then the script's own ``record()`` decides."""
@@ -107,7 +107,7 @@ class LauncherSettings:
     @classmethod
     def or_default(cls, memory: bool, modules: bool, shapes: bool) -> LauncherSettings:
         """Return this process's settings, or the defaults; of the script's own, what differs from the default wins."""
-        settings = cls.from_environment() or cls.own() or cls("", "")
+        settings = cls.from_environment() or cls.own() or cls()
         return replace(
             settings,
             memory=settings.memory or memory,
@@ -286,16 +286,11 @@ def report_failure(error: BaseException, of_recorder: bool = False) -> None:
         if of_recorder and LauncherSettings.own() is not None:
             say(f"dptrace: {error_text(error)}")
         return
-    _write_failure(rank(), error_text(error), exit_code(error), isinstance(error, DptraceError), of_recorder)
+    write_failure(rank(), error_text(error), exit_code(error), isinstance(error, DptraceError), of_recorder)
 
 
-def report_exit(rank: int, exit_code: int) -> None:
-    """Report for a rank that the script itself started that a signal ended it: its exit code is negative."""
-    _write_failure(rank, "", exit_code)
-
-
-def _write_failure(number: int, text: str, exit_code: int, advice: bool = False, of_recorder: bool = False) -> None:
-    """Write the failure of a rank, unless it has written one."""
+def write_failure(number: int, text: str, exit_code: int, advice: bool = False, of_recorder: bool = False) -> None:
+    """Write the failure of a rank, unless it has written one; the exit code is negative where a signal ended it."""
     settings, attempt = LauncherSettings.from_environment(), restart_count()
     suffix = (f".again{attempt}" if attempt else "") + (".recorder" if of_recorder else "")
     path = Path(settings.folder if settings else "", f"rank{number}{suffix}.failure.json")

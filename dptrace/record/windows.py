@@ -147,7 +147,7 @@ class Plan:
     schedule: Schedule
     windows: tuple[Window, ...]
     """The windows that are known before the first step."""
-    settings: LauncherSettings = field(default_factory=lambda: LauncherSettings("", ""))
+    settings: LauncherSettings = field(default_factory=LauncherSettings)
 
     @classmethod
     def of(cls, schedule: Schedule, settings: LauncherSettings | None = None) -> Plan:
@@ -156,7 +156,7 @@ class Plan:
         Args:
             settings: what the launcher asks for; None without one.
         """
-        settings = settings or LauncherSettings("", "")
+        settings = settings or LauncherSettings()
         if not settings.script or not settings.folder:  # no launcher asks for the overhead
             (recorded,) = recorded_windows(schedule)
             if schedule.wait:

@@ -95,7 +95,7 @@ class Captures:
             return  # the script records itself
         path = self._folder / f"capture{self._count}"
         schedule = Schedule.of(asked.steps or 5, _WARMUP, 0)
-        plan = Plan(schedule, tuple(recorded_windows(schedule)), messages.LauncherSettings("", str(path), quiet=True))
+        plan = Plan(schedule, tuple(recorded_windows(schedule)))
         self._output = StandaloneOutput(path, False, RankStore(f"{self._name}.{self._count}"), quiet=True)
         self.recording = Recording(plan, self._output)
         self.recording.__enter__()

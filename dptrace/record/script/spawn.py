@@ -272,7 +272,7 @@ def report_killed_rank(error: BaseException) -> None:
     settings = messages.LauncherSettings.from_environment()
     code = getattr(error, "exit_code", 0)
     if settings is not None and isinstance(error, _SPAWN.ProcessExitedException) and code < 0:
-        messages.report_exit(error.error_index, code)
+        messages.write_failure(error.error_index, "", code)
 
 
 def exit_after_threads(code: int = 0) -> NoReturn:
