@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, get_type_hints
 
 from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.bench.sweep_points import Point
 from dptrace.bench.table import Row
 from dptrace.core.table import Column
 from dptrace.doctor.environment import Report
@@ -410,10 +411,7 @@ _LINKS = {
     },
 }
 _POINT = {
-    "options": {str: str}, "label x series": str, "failed": str | None, "steps batch_size": int | None,
-    "step_p50_s step_p95_s error_s samples_per_s tflops mfu compute_s comm_s communication_fraction": float | None,
-    "exposed_s collectives bytes predicted_exposed_s predicted_collectives cost_s": float | None,
-    "accuracy validation_loss training_accuracy training_loss": float | None, "inference": [{str: object}],
+    **get_type_hints(Point), "inference": [{str: object}], "x series": str, "cost_s": float | None,
     "best as_good": bool,
 }
 _SWEEP = {
