@@ -61,6 +61,7 @@ def test_a_failure_is_one_sentence(tmp_path: Path, name: str, needs: str) -> Non
         analyze(name, find([str(path)]))
 
 
+@pytest.mark.heavy
 def test_what_hta_does_not_find_beside_kernels_is_named(tmp_path: Path) -> None:
     """A kernel without an annotation around it."""
     path = training_step(KinetoFile(), 1, 0).write(tmp_path / "t.json")

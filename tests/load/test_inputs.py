@@ -106,6 +106,7 @@ def test_of_a_damaged_recording_no_change_is_predicted() -> None:
         dptrace.open(FILES / "nc_whatif_longer").whatif(bandwidth="2x")
 
 
+@pytest.mark.heavy
 def test_no_gain_or_cost_exceeds_a_step() -> None:
     """Of each input that is read."""
     for path in sorted(FILES.iterdir()):

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 _US = 1.0
 _LAUNCH, _KERNEL, _TP, _DP = 6.0, 100.0, 40.0, 120.0
 """µs between launches, of a kernel, and of the transfers of both groups."""
-_LAYERS = 8
 
 
 @dataclass
@@ -29,6 +28,7 @@ class Mesh:
     dp: int = 2
     node: int = 4
     steps: int = 3
+    layers: int = 8
     slow: Mapping[int, float] = field(default_factory=dict)
     """By which factor kernels of a rank take longer."""
     late_us: Mapping[int, float] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Mesh:
         for _ in range(self.steps + 1):
             items.append(("data", "", host.copy(), host.copy(), host + data))
             host = host + data + 5
-            for _ in range(_LAYERS):
+            for _ in range(self.layers):
                 for number in range(2):
                     host = host + _LAUNCH
                     start = np.maximum(device + 1, host + 5)
