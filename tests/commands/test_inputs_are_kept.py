@@ -136,6 +136,7 @@ def test_the_links_of_a_sweep_are_kept(here: Path) -> None:
     assert "made/links.json" in done.output
 
 
+@pytest.mark.heavy
 def test_an_export_in_the_runs_folder_is_written_again(copy: Path) -> None:
     """Only what is read is refused: an export beside the traces is not."""
     for _ in range(2):

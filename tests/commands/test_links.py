@@ -88,6 +88,7 @@ def test_the_ranks_learn_what_was_asked(result: Path, monkeypatch: pytest.Monkey
         assert bool(asked[-1].algorithms) == ("--algorithms" in arguments), arguments
 
 
+@pytest.mark.heavy
 def test_without_torch_the_package_to_install_is_named(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a line."""
     monkeypatch.setitem(__import__("sys").modules, "torch", None)

@@ -160,35 +160,20 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Fi
         yield job, found[0], next(one for one in found if not one.has_gain)
 
 
-def test_what_is_counted_stands_behind_what_gains(counted: tuple[Path, Finding, Finding]) -> None:
-    """However much it counts: nobody knows whether a step would gain it."""
-    _, late, unknown = counted
-
-    assert late.kind == "straggler"
-    assert unknown.counted_ns > late.figure[0] > 0
-
-
 @pytest.mark.heavy
 def test_what_is_counted_does_not_pass_for_a_gain(counted: tuple[Path, Finding, Finding]) -> None:
-    """In place of a figure, each output says that the gain is unknown; the count is called one."""
+    """However much it counts, it stands behind what gains, and in place of a figure, each output says that the gain is
+    unknown; the count is called one."""
+    job, late, unknown = counted
+    assert late.kind == "straggler"
+    assert unknown.counted_ns > late.figure[0] > 0
     for output in TEXTS:
-        job, _, unknown = counted
         text = plain(TEXTS[output][0](job))
         _, said, between = text[: text.index(unknown.text[:24])].rpartition("gain unknown")
 
         assert said, output
         assert len(between) < 90, output  # the tags of a page
         assert ("ms" in between) == ("ms counted" in between), output
-
-
-def test_a_range_is_that_of_the_gain_alone(listed: tuple[Finding, ...]) -> None:
-    """What is left of it after others may be below; where it is more, the range reaches up to it."""
-    for gain in (one.gain for one in listed if one.has_gain):
-        low, alone, after, high = (ns or 0 for ns in (gain.low_ns, gain.ns, gain.marginal_ns, gain.high_ns))
-        assert low <= alone <= high
-        assert after <= high
-    (said,) = (column.doc for column in FINDINGS if column.name == "gain_low_ns")
-    assert "of gain_ns" in said
 
 
 def test_little_gains_are_those_after_the_others() -> None:
@@ -200,13 +185,6 @@ def test_little_gains_are_those_after_the_others() -> None:
     assert minor_sentence([hidden]).startswith("A step")
 
 
-def test_the_jobs_are_of_their_kinds(job: Path, listed: tuple[Finding, ...]) -> None:
-    """The ranks that are made late are, and no other."""
-    late = {finding.evidence.rank for finding in top_findings(listed) if finding.kind == "straggler"}
-
-    assert next(of for name, of in LATE.items() if name.replace(" ", "_") in job.parent.name) == late
-
-
 LATE: dict[str, set[int | None]] = {
     "three causes": {1, 2},
     "hidden by another": {1},
@@ -216,14 +194,25 @@ LATE: dict[str, set[int | None]] = {
 }
 
 
-def test_the_order_is_explained(job: Path, listed: tuple[Finding, ...]) -> None:
-    """The greatest gain is first, unless a part of it is; and where the figures rise, a sentence says why."""
+@pytest.mark.heavy
+def test_the_list_is_of_its_job(job: Path, listed: tuple[Finding, ...]) -> None:
+    """The ranks that are made late are in it, and no other. The greatest gain is first, unless a part of it is; where
+    the figures rise, a sentence says why. A range is that of the gain alone: what is left of it after others may be
+    below; where it is more, the range reaches up to it."""
+    late = {finding.evidence.rank for finding in top_findings(listed) if finding.kind == "straggler"}
     shown = [finding for finding in top_findings(listed) if finding.has_gain]
-    gains = [finding.figure[0] for finding in shown if not finding.needed]
-    rises = any(after > NOTABLY_MORE * before for before, after in pairwise(gains))
+    figures = [finding.figure[0] for finding in shown if not finding.needed]
+    rises = any(after > NOTABLY_MORE * before for before, after in pairwise(figures))
 
+    assert next(of for name, of in LATE.items() if name.replace(" ", "_") in job.parent.name) == late
     assert not shown or shown[0].figure[0] > 0
     assert rises == bool(order_sentence(listed))
+    for gain in (one.gain for one in listed if one.has_gain):
+        low, alone, after, high = (ns or 0 for ns in (gain.low_ns, gain.ns, gain.marginal_ns, gain.high_ns))
+        assert low <= alone <= high
+        assert after <= high
+    (said,) = (column.doc for column in FINDINGS if column.name == "gain_low_ns")
+    assert "of gain_ns" in said
 
 
 OF_PART = (

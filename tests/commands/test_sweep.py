@@ -166,6 +166,7 @@ def test_a_measured_line_chooses(here: Path, ran: list[str]) -> None:
     assert not (here / "sweep" / "checkpoints").exists()
 
 
+@pytest.mark.heavy
 def test_force_begins_again_without_the_old_checkpoints(here: Path, ran: list[str]) -> None:
     """With --resume they stay: a run without a result continues from them."""
     run("--bucket-cap-mb", "1,4")

@@ -65,6 +65,7 @@ def test_each_pair_has_its_place_in_the_cache(folders: tuple[Path, Path], tmp_pa
     assert f"dptrace view {a} --against {b} --text" in both.stderr
 
 
+@pytest.mark.heavy
 def test_two_runs_stand_over_each_other_in_the_terminal(folders: tuple[Path, Path]) -> None:
     """In 80 columns when piped, in COLUMNS where that is set; without a colour."""
     a, b = folders

@@ -100,6 +100,7 @@ def test_every_view_is_a_page_an_svg_and_a_text(name: str, folder: Path, tmp_pat
     assert "rank" in text.stdout or "no communication" in text.stdout or "find" in text.stdout.lower()
 
 
+@pytest.mark.heavy
 @png_test
 @pytest.mark.parametrize(("name", "size"), [("gantt", "800x300"), ("breakdown", None)])
 def test_a_png_has_the_requested_size(name: str, size: str | None, folder: Path, tmp_path: Path) -> None:

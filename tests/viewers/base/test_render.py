@@ -56,6 +56,7 @@ def test_text_needs_none_of_the_machines_fonts(monkeypatch: pytest.MonkeyPatch) 
     assert (pixels(usual)[:100] < 128).any()
 
 
+@pytest.mark.heavy
 @pdf_test
 def test_a_pdf_has_one_page_of_the_drawings_size_and_its_text() -> None:
     """The text is text in embedded fonts, and patterns are shapes: a printer would enlarge images."""

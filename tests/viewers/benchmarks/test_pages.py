@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
+@pytest.mark.heavy
 def test_points_are_measured_and_lines_predicted() -> None:
     """A dot for each size of each algorithm and of the library, a dashed line for each that is predicted, none without
     a fit."""

@@ -164,6 +164,7 @@ def test_the_chosen_steps_and_ranks_are_drawn() -> None:
     assert 3 == sum(text.startswith("step ") for text in texts(figure_svg(training_run(600, steps=3), True)))
 
 
+@pytest.mark.heavy
 def test_findings_are_numbered_in_the_chart_and_written_below() -> None:
     """The place is framed, and the text of the finding stands below the rows with its number."""
     run = dptrace.open(str(TRACES / "interleaved_cpu_2ranks"))
@@ -206,6 +207,7 @@ def test_marks_enclose_what_a_finding_counts(cause: str, ms: float, ranks: int, 
         assert gap == pytest.approx((start, end), abs=0.1 * ms)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_no_number_hides_another() -> None:
     """Two findings end at the same time on one rank."""

@@ -17,6 +17,7 @@ def sweep() -> Sweep:
     return Sweep.of("bucket-cap-mb", [1, 100], [run.whatif(bucket_cap_mb=cap) for cap in (1, 100)])
 
 
+@pytest.mark.heavy
 def test_the_best_point_has_a_shape_of_its_own(sweep: Sweep) -> None:
     """One of the points, so that color is not all that tells it."""
     dots = [mark for mark in sweep_chart(sweep).marks if isinstance(mark, Dot)]

@@ -9,7 +9,7 @@ from tests.support.explanations import explained
 
 def test_lines_fit_80_columns() -> None:
     """For few ranks and many, without a cut: the numbers of every message are there."""
-    for ranks in (2, 4, 9):
+    for ranks in (4, 9):
         for name in ENTRIES:
             printed = list(lines(explained(name, ranks + ranks % 2 if name == "dualpipe" else ranks), 80))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -219,16 +220,15 @@ def test_a_pipe_gets_letters() -> None:
 
 def test_any_number_of_steps_fits() -> None:
     """No line is wider than the terminal, and with many steps only every so-manieth is named."""
-    for width in (10, 40, 80, 200):
-        for steps in (1, 3, 40, 700):
-            lines = drawn(run_of(training(0, steps)), width)
+    for width, steps in (*product((10, 40, 80, 200), (1, 3, 40)), (10, 700), (80, 700)):
+        lines = drawn(run_of(training(0, steps)), width)
 
-            assert max(map(len, lines)) <= width, (width, steps)
-            if width == 80:
-                named = lines[1].count("│")
-                assert 1 <= named <= 12, (width, steps)
-                assert (steps == 1) == (named == 1), (width, steps)
-                assert any("Many steps" in line for line in lines) == (steps > 12), (width, steps)
+        assert max(map(len, lines)) <= width, (width, steps)
+        if width == 80:
+            named = lines[1].count("│")
+            assert 1 <= named <= 12, steps
+            assert (steps == 1) == (named == 1), steps
+            assert any("Many steps" in line for line in lines) == (steps > 12), steps
 
 
 def test_ranks_share_one_axis_unless_clocks_are_far_apart() -> None:

@@ -28,6 +28,7 @@ def screen(run: Run, width: int = 80) -> str:
     return captured(lambda console: print_screen(run, console), width)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", [*RUNS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_it_fits_a_terminal_and_its_figures_are_those_of_json(name: str) -> None:
     """24 lines of 80 columns, one of which is the next command; each share and each rank's figures are known ones."""

@@ -58,6 +58,7 @@ def test_one_slow_rank_of_many_is_seen() -> None:
     assert {"rank 256"} == {box.tip.split(",")[0] for box in odd}
 
 
+@pytest.mark.heavy
 def test_of_many_ranks_a_row_of_the_map_is_a_node() -> None:
     """It shows the rank of the node that stands out, and the table of nodes has the node first, with its ranks."""
     run = on_nodes(late_run(*[60 if rank == 43 else 40 for rank in range(72)]), 8)
@@ -79,6 +80,7 @@ def test_bars_of_many_ranks_begin_with_the_late_one() -> None:
         assert "Of 512 ranks, 96 have a bar" in drawing.subtitle
 
 
+@pytest.mark.heavy
 def test_more_is_brighter_on_a_dark_page() -> None:
     """And every text can be read on its cell, light or dark."""
     boxes = [mark for mark in heatmap(CASES["64 ranks"]()).marks if isinstance(mark, Box)]

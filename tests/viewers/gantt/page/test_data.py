@@ -267,6 +267,7 @@ def orders_of(run: Run) -> dict[str, list[int]]:
     return {one["label"]: one["tracks"] for one in row_orders(run, chart(run))}
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_the_culprit_comes_first() -> None:
     """Rank 2 holds the others up; those who wait come before it where waiting is what the order is about."""
@@ -300,6 +301,7 @@ def test_gpus_are_grouped_by_their_place() -> None:
     assert groups["by rank"] is None
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_the_few_to_look_at_are_named_with_their_reasons() -> None:
     """A list where there are more ranks than it is about; of four ranks the reasons, and none where all are alike."""

@@ -349,6 +349,7 @@ def test_differences_are_listed_above(runs: tuple[Run, Run]) -> None:
     assert '"freed":[]' in other
 
 
+@pytest.mark.heavy
 def test_a_prediction_has_its_own_verdict(runs: tuple[Run, Run]) -> None:
     """Its sentences stand above the chart, as text, instead of a comparison of two recordings."""
     shown = pair_page.document(*runs, verdict=("With compute 2×: 1 ms a step", PAYLOAD))

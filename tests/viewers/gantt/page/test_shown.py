@@ -241,6 +241,7 @@ def test_a_long_name_does_not_fill_the_card_nor_a_card_hide_hits(browser: Browse
         assert "in view" in page.locator("#card").inner_text()
 
 
+@pytest.mark.heavy
 def test_only_what_touches_the_figures_is_loud() -> None:
     """A note is below the figures, highlighted if they leave out part of the recording."""
     for note, grave in (("Made by hand.", False), ("a.json: cut off after 3 events; the rest is lost.", True)):

@@ -341,10 +341,9 @@ def test_a_served_page_draws_what_the_analysis_found(browser: Browser, name: str
         assert [] == [error for error in errors if "willReadFrequently" not in error]
 
 
+@pytest.mark.heavy
 @needs_real_traces
-@pytest.mark.parametrize(
-    "name", [QUICK, *(pytest.param(name, marks=pytest.mark.heavy) for name in (*IN_A_FILE, *SERVED))]
-)
+@pytest.mark.parametrize("name", [QUICK, *IN_A_FILE, *SERVED])
 def test_the_labels_of_a_figure_follow_the_same_rules(name: str) -> None:
     """Each is true of the block that it lies in from its first letter to its last, in a column and across a page."""
     run = middle_step_of(dptrace.open(real(name)))
