@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -111,8 +112,6 @@ def test_a_run_behind_a_url_has_the_figures_of_the_run_here(memory: str, tmp_pat
 
 def test_a_zip_behind_a_url_is_read_in_parts(memory: str, tmp_path: Path) -> None:
     """Its members are traces as in a local zip."""
-    import zipfile
-
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("rank0.json.gz", trace(0))
     fsspec.filesystem("memory").pipe("/runs/all.zip", (tmp_path / "all.zip").read_bytes())
@@ -123,13 +122,12 @@ def test_a_zip_behind_a_url_is_read_in_parts(memory: str, tmp_path: Path) -> Non
     assert 0 == read_trace(file).rank
 
 
-@pytest.mark.parametrize(
-    ("end", "message"), [("/none.json", "no such file"), ("/none*.json", "nothing matches"), ("/empty", "no such file")]
-)
-def test_what_is_missing_is_named(memory: str, end: str, message: str) -> None:
+def test_what_is_missing_is_named(memory: str) -> None:
     """The error names the address."""
-    with pytest.raises(Exception, match=rf"memory://runs{re.escape(end)}: .*{message}"):
-        open_run([memory + end])
+    missing = (("/none.json", "no such file"), ("/none*.json", "nothing matches"), ("/empty", "no such file"))
+    for end, message in missing:
+        with pytest.raises(Exception, match=rf"memory://runs{re.escape(end)}: .*{message}"):
+            open_run([memory + end])
 
 
 def test_an_identity_changes_with_the_file(memory: str) -> None:
@@ -144,15 +142,14 @@ def test_an_identity_changes_with_the_file(memory: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("end", ["/run/rank0.json.gz", "/run/", "/run", "/run/*.json.gz"])
-def test_the_command_line_reads_from_a_web_server(server: str, end: str) -> None:
+def test_the_command_line_reads_from_a_web_server(server: str) -> None:
     """A file, a folder as the server lists it, and a glob; the address keeps its slashes."""
-    result = CliRunner().invoke(cli, ["analyze", server + end, "--json", "--no-cache", "--jobs", "1"])
-
-    assert 0 == result.exit_code, result.output
-    document = json.loads(result.stdout)
-    assert server + end == document["run"]
-    assert f"{server}/run/rank0.json.gz" == document["ranks"][0]["file"]
+    for end in ("/run/rank0.json.gz", "/run/", "/run", "/run/*.json.gz"):
+        result = CliRunner().invoke(cli, ["analyze", server + end, "--json", "--no-cache", "--jobs", "1"])
+        assert 0 == result.exit_code, result.output
+        document = json.loads(result.stdout)
+        assert server + end == document["run"]
+        assert f"{server}/run/rank0.json.gz" == document["ranks"][0]["file"]
 
 
 @pytest.mark.heavy
@@ -180,28 +177,23 @@ def test_a_missing_server_and_an_unknown_scheme_are_named() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("end", "message"),
-    [
+def test_server_errors_are_reported(server: str) -> None:
+    """A broken connection is an error, not the end of the file."""
+    for end, message in (
         ("/404.json", "no such file"),
         ("/loop.json", "from one to another without end"),
         ("/403.json", "403.*credentials"),
         ("/500.json", "status 500.*try again"),
         ("/cut.json.gz", "ended the transfer; try again"),
-    ],
-)
-def test_server_errors_are_reported(server: str, end: str, message: str) -> None:
-    """A broken connection is an error, not the end of the file."""
-    with pytest.raises(TraceError, match=rf"{re.escape(server + end)}: .*{message}") as caught:
-        read_trace(Source.of(server + end))
-    assert caught.value.__suppress_context__
+    ):
+        with pytest.raises(TraceError, match=rf"{re.escape(server + end)}: .*{message}") as caught:
+            read_trace(Source.of(server + end))
+        assert caught.value.__suppress_context__
 
 
 @pytest.mark.heavy
 def test_an_archive_needs_a_server_that_gives_parts(server: str, tmp_path: Path) -> None:
     """Python's own server does not."""
-    import zipfile
-
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("rank0.json", b"[]" + b" " * 3_000_000)
     with pytest.raises(TraceError, match="whole files only"):
