@@ -184,8 +184,13 @@ def test_the_keyboard_leads_from_a_kernel_to_its_operator(browser: Browser, page
 @browser_test
 def test_a_click_shows_a_kernel_and_a_host_call(browser: Browser, page_file: Path, small: Run) -> None:
     """From a kernel an arrow key leads to the next one, and Enter shows it; an operator has the shapes and types that
-    were recorded, and an arrow to its kernel."""
-    timeline = small.timelines[0]
+    were recorded, and an arrow to its kernel. C and a click on a row's name show all levels of the host, and again the
+    outermost ones; the button hides the rows."""
+    timeline, calls = small.timelines[0], calls_of(small)
+    of_main = (calls.kind < CallKind.ANNOTATION) & (calls.thread == calls.threads.index("main"))
+    depth = int(calls.depth[of_main].max()) + 1
+    levels = "dptrace.stage.rows.filter((r) => r.label === 'host · main').map((r) => r.host.lanes.length)"
+    labels = "dptrace.stage.rows.filter((r) => r.host).map((r) => r.label)"
     kernels = np.flatnonzero(timeline.kind == Kind.COMPUTE)
     first, second = (timeline.names[timeline.name[i]] for i in kernels[:2])
     middle = (timeline.start_ns[kernels[0]] + timeline.end_ns[kernels[0]]) / 2 - chart(small).origin_ns
@@ -204,6 +209,16 @@ def test_a_click_shows_a_kernel_and_a_host_call(browser: Browser, page_file: Pat
         page.keyboard.press("ArrowRight")
         page.keyboard.press("Enter")
         until(page, heading, second)
+        page.keyboard.press("Escape")
+
+        folded = page.evaluate(levels)
+        assert ["annotations", "host · main", "host · autograd"] == page.evaluate(labels)
+        page.keyboard.press("c")
+        until(page, levels, [depth])
+        page.get_by_role("button", name="host · main").click()
+        until(page, levels, folded)
+        page.get_by_role("button", name="Host", exact=True).click()
+        until(page, labels, [])
         assert [] == errors
 
 
@@ -262,26 +277,6 @@ def test_the_panel_never_covers_the_chart(browser: Browser, page_file: Path, siz
         assert 0 <= card["x"]
         assert card["x"] + card["width"] <= size[0]
         assert card["y"] < size[1] - 100
-        assert [] == errors
-
-
-@browser_test
-def test_rows_fold_and_unfold(browser: Browser, page_file: Path, small: Run) -> None:
-    """C and a click on a row's name show all levels, and again the outermost ones; the button hides the rows."""
-    levels = "dptrace.stage.rows.filter((r) => r.label === 'host · main').map((r) => r.host.lanes.length)"
-    labels = "dptrace.stage.rows.filter((r) => r.host).map((r) => r.label)"
-    with open_page(browser, page_file) as (page, errors):
-        calls = calls_of(small)
-        of_main = (calls.kind < CallKind.ANNOTATION) & (calls.thread == calls.threads.index("main"))
-        depth = int(calls.depth[of_main].max()) + 1
-        folded = page.evaluate(levels)
-        assert ["annotations", "host · main", "host · autograd"] == page.evaluate(labels)
-        page.keyboard.press("c")
-        until(page, levels, [depth])
-        page.get_by_role("button", name="host · main").click()
-        until(page, levels, folded)
-        page.get_by_role("button", name="Host", exact=True).click()
-        until(page, labels, [])
         assert [] == errors
 
 

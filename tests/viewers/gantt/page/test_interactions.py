@@ -91,8 +91,14 @@ def test_search_counts_marks_and_goes_from_hit_to_hit(browser: Browser, tmp_path
 
 
 @browser_test
-def test_a_drag_measures_exactly(browser: Browser, file: Path) -> None:
-    """With Shift or in the mode: the range snaps to intervals and has the split's figures; the view does not move."""
+def test_a_drag_measures_exactly_and_a_click_joins_a_collective(browser: Browser, file: Path) -> None:
+    """With Shift or in the mode: the range snaps to intervals and has the split's figures; the view does not move. A
+    click on a collective shows a row per rank with the analysis's figures and connects the ranks; Escape closes it."""
+    run = Run("two", two_rank_timelines())
+    rows = run.matched_collectives()
+    row = rows[(rows["rank"] == 1) & (rows["exposed_ns"] > 0)].iloc[0]
+    members = rows[rows["collective"] == row["collective"]]
+    origin = int(run.timelines[0].windows.bounds[0])
     with open_page(browser, file) as (page, errors):
         settle(page)
         whole = visible_range(page)
@@ -118,24 +124,14 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path) -> None:
             assert page.evaluate("dptrace.interactions.measure.span") is None
             assert page.locator("#card").is_hidden()
             settle(page)
-        assert [] == errors
 
-
-@browser_test
-def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> None:
-    """A click shows a row per rank with the analysis's figures and connects the ranks; Escape closes it."""
-    run = Run("two", two_rank_timelines())
-    rows = run.matched_collectives()
-    row = rows[(rows["rank"] == 1) & (rows["exposed_ns"] > 0)].iloc[0]
-    origin = int(run.timelines[0].windows.bounds[0])
-    with open_page(browser, file) as (page, errors):
-        settle(page)
+        page.keyboard.press("m")
+        assert "false" == page.locator("#measure").get_attribute("aria-pressed")
         before = picture(page)
         page.mouse.click(*at(page, "exposure", (row["start_ns"] + row["end_ns"]) / 2 - origin, track=1))
         page.locator("#card").wait_for(state="visible")
         settle(page)
         shown = page.evaluate("dptrace.interactions.selection.chosen.memberDetails")
-        members = rows[rows["collective"] == row["collective"]]
 
         assert members["wait_ns"].tolist() == [one["wait"] for one in shown["members"]]
         assert members["exposed_ns"].tolist() == [one["exposed"] for one in shown["members"]]
