@@ -43,12 +43,12 @@ def report(gpus: int, links: dict[str, str]) -> Report:
             4,
             {f"{a}-{b}": "NV12" for a in range(4) for b in range(a + 1, 4)},
             [
-                *("GPU 3     NVIDIA A100 80GB PCIe, 79.3 GiB", "links     NV12 between all GPUs (NVLink)"),
-                *("driver    NVIDIA 550.54.15, 4 GPUs", "backends  NCCL 2.20.5, gloo yes"),
-                *("yes  dptrace record --gpus 4: 4 GPUs with NCCL", "Next: dptrace record --mode interleaved --gpus 4"),
+                *("GPU 3 NVIDIA A100 80GB PCIe, 79.3 GiB", "links NV12 between all GPUs (NVLink)"),
+                *("driver NVIDIA 550.54.15, 4 GPUs", "backends NCCL 2.20.5, gloo yes"),
+                *("yes dptrace record --gpus 4: 4 GPUs with NCCL", "Next: dptrace record --mode interleaved --gpus 4"),
             ],
         ),
-        (3, {"0-1": "NV4", "0-2": "SYS", "1-2": "SYS"}, ["links     NV4 (NVLink): 0-1; SYS (PCIe): 0-2 1-2"]),
+        (3, {"0-1": "NV4", "0-2": "SYS", "1-2": "SYS"}, ["links NV4 (NVLink): 0-1; SYS (PCIe): 0-2 1-2"]),
         (1, {}, ["Next: dptrace record --mode single --gpus 1"]),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_machine_is_described(
     result = CliRunner().invoke(cli, ["doctor"])
 
     assert 0 == result.exit_code
-    assert all(fact in result.output for fact in facts), result.output
+    assert all(fact in " ".join(result.output.split()) for fact in facts), result.output
 
 
 def test_this_machine() -> None:
@@ -95,14 +95,10 @@ WRONG = Verdict("kernels", "wrong", "rank 1 recorded no kernel")
         (
             (OK, SLOW),
             0,
-            [
-                "GPU 1     NVIDIA A100",
-                "ok       kernels: 4,000 or more on each GPU.",
-                "warning  overhead: steps take 80 %",
-            ],
+            ["GPU 1 NVIDIA A100", "ok kernels: 4,000 or more on each GPU.", "warning overhead: steps take 80 %"],
             "kept",
         ),
-        ((WRONG, SLOW), 1, ["wrong    kernels: rank 1 recorded no kernel.", "/tmp/dptrace-selftest-x"], "Next:"),
+        ((WRONG, SLOW), 1, ["wrong kernels: rank 1 recorded no kernel.", "/tmp/dptrace-selftest-x"], "Next:"),
     ],
 )
 def test_a_selftest_is_a_line_for_each_check(
@@ -113,7 +109,7 @@ def test_a_selftest_is_a_line_for_each_check(
     content = json.loads(run_selftest(monkeypatch, *verdicts, option="--selftest --json -q").output)
 
     assert code == result.exit_code
-    assert all(fact in result.output for fact in facts), result.output
+    assert all(fact in " ".join(result.output.split()) for fact in facts), result.output
     assert missing not in result.output
     assert content["torch"]["gpus"]
     assert (code == 0) == content["selftest"]["works"]
