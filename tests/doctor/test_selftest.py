@@ -38,6 +38,8 @@ def test_this_machine_records(monkeypatch: pytest.MonkeyPatch, scratch: Path) ->
     pytest.importorskip("torch", reason="recording needs torch")
     fork_commands(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    smaller = (*module.recording_command(0), "--batch-size", "8")
+    monkeypatch.setattr(module, "recording_command", lambda gpus: smaller)
 
     test = selftest(0)
 
