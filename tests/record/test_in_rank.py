@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from click.testing import CliRunner
 
+from dptrace.commands.shared.main import cli
 from tests.support.faults import setting
 from tests.support.forking import run_python, start_python
 from tests.support.launchers import launched
@@ -234,11 +236,16 @@ def test_a_full_disk_is_named_and_leaves_nothing(since: str, tmp_path: Path) -> 
     assert ["train.py"] == [path.name for path in tmp_path.iterdir()]
 
 
-@pytest.mark.slow
-def test_q_silences_dptrace_only(tmp_path: Path) -> None:
-    """What the script prints stays, in front of a launcher's command line too."""
-    (tmp_path / "train.py").write_text(ALONE)
-    words = ["record", "-q", *SCHEDULE, "torchrun", "--standalone", "train.py"]
-    done = run_python("-m", "dptrace", *words, cwd=tmp_path, env=environment())
-
+def test_q_silences_dptrace_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the script prints stays; in front of a launcher's command line, each rank gets the option."""
+    done = _alone(tmp_path, "-q", *SCHEDULE)
     assert (0, "trained\n", False) == (done.returncode, done.stdout, "Wrote" in done.stderr), done.stderr
+
+    def become(line: list[str]) -> NoReturn:
+        raise SystemExit(" ".join(line))
+
+    monkeypatch.setattr("dptrace.commands.record.become", become)
+    monkeypatch.chdir(tmp_path)
+    words = ["record", "-q", *SCHEDULE, "--force", "torchrun", "--standalone", "train.py"]
+    started = CliRunner().invoke(cli, words)
+    assert " -q " in started.output.split("dptrace.record")[1], started.output
