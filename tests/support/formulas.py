@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-DECODER_SAMPLES = 8
+DECODER_SAMPLES = 4
 """Samples of gpt-tiny in a batch."""
 
 
