@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_US = 1.0
 _LAUNCH, _KERNEL, _TP, _DP = 6.0, 100.0, 40.0, 120.0
 """µs between launches, of a kernel, and of the transfers of both groups."""
 
