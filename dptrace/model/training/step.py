@@ -42,8 +42,9 @@ LAUNCH_S, STEP_OPERATORS = 20e-6, 10
 """What PyTorch's host takes for one operator in eager mode, with autograd; operators of a step beside its layers. The
 GPU workshop on data parallelism measured 1.13 ms for a step of 4 layers on an A100 that has 0.5 ms to compute."""
 EXPERT_OPERATORS = {"fp8": 25}
-"""Operators of one expert in forward and backward, by number type: in float8 also the casts around its products;
-8 in others."""
+"""Operators of one expert in forward and backward, by number type: in float8 also the casts around its products."""
+_EXPERT_OPERATORS = 8
+"""The same in other types."""
 HOST_BYTES_PER_S = 110e9
 """What Adam on a CPU reads and writes: 28 bytes of 10 billion parameters in 2.57 s on a DGX-2 (ZeRO-Offload, arXiv
 2101.06840, table 4). Newer hosts have up to twice that bandwidth; PyTorch's own Adam took five times as long there."""
@@ -457,7 +458,7 @@ def _launch_seconds(plan: Plan, messages: tuple[Traffic, ...]) -> float:
 
 def expert_operators(plan: Plan) -> int:
     """Return the operators of one expert in forward and backward."""
-    return EXPERT_OPERATORS.get(PRECISIONS[plan.precision].compute, 8)
+    return EXPERT_OPERATORS.get(PRECISIONS[plan.precision].compute, _EXPERT_OPERATORS)
 
 
 def _not_hidden(plan: Plan, messages: tuple[Traffic, ...], phase: str, seconds: float) -> float:

@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile, schedule  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("default", "ignore:Warning. Profiler clears")]
 
 
 def recorded(folder: Path, step: Callable[[], None], steps: int = 2, shapes: bool = True) -> DeviceFigures:
