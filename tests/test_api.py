@@ -108,6 +108,7 @@ def test_findings_are_those_that_analyze_prints() -> None:
     assert places[0] >= 0
 
 
+@pytest.mark.heavy
 def test_a_missing_value_has_one_type() -> None:
     """What a call does not say is <NA> in a frame and null in JSON, in each table; all text is string."""
     unknown = Collective("all_reduce")
@@ -188,6 +189,7 @@ def test_a_run_is_one_line_and_a_small_table() -> None:
         assert "<table>" in table._repr_html_()
 
 
+@pytest.mark.heavy
 def test_a_figure_is_svg_of_the_chosen_part() -> None:
     """One step, unless all are asked for; findings are numbered where that is asked for."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
@@ -239,6 +241,7 @@ def test_functions_take_runs() -> None:
                 call(wrong)
 
 
+@pytest.mark.heavy
 def test_a_run_equals_itself_by_any_path() -> None:
     """A slash at the end of a path makes no other run."""
     path = TRACES / "naive_cpu_2ranks"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 from importlib import import_module
 
+import pytest
+
 from tests.support.paths import ROOT
 
 MODULES = [
@@ -15,6 +17,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.heavy
 def test_the_examples_of_a_module_hold() -> None:
     """At least one example is run, and none fails."""
     for module in MODULES:

@@ -42,7 +42,7 @@ def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> 
     assert os.path.getsize(wheel) < 2_000_000
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_sdist_holds_what_tests_and_docs_need_and_builds_the_same_wheel(tmp_path: Path) -> None:
     """Unpacked, it has tests, docs, traces, trainers and viewers where a clone has them, and nothing that is built."""
     (sdist,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path))
@@ -106,7 +106,7 @@ reveal_type(dptrace.record.step)
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_users_script_is_checked_against_the_wheels_types(tmp_path: Path) -> None:
     """In an environment with the wheel, mypy knows the types of the public API and finds mistakes in its use."""
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
@@ -146,6 +146,7 @@ def test_advice_installs_what_an_extra_needs() -> None:
     assert str(MissingExtraError("This", "azure")).endswith(": pip install 'adlfs>=2024.2' 'fsspec>=2024.2'")
 
 
+@pytest.mark.heavy
 def test_nothing_advises_to_install_dptrace_from_the_index() -> None:
     """There its name may be anybody's: in code and documents, pip installs it from a folder or a file."""
     texts = [path for folder in ("dptrace", "viewers", "docs") for path in (ROOT / folder).rglob("*.[pm][yd]")]

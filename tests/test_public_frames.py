@@ -72,6 +72,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return [*recorded, remembered, run_of(gpipe(2, 4), 10, 20)]
 
 
+@pytest.mark.heavy
 def test_a_runs_frames_are_documented(runs: list[Run], tmp_path: Path) -> None:
     """Each column of each table of a run, with its dtype and unit; also of a table without rows."""
     for name in RUN_FRAMES:

@@ -73,7 +73,7 @@ def test_nccl_on_a_gpu_reduces_every_gradient_once() -> None:
     assert run.matched_collectives()["complete"].all()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_no_cut_gives_wrong_figures_unsaid(tmp_path: Path) -> None:
     """Cut anywhere, a recording has the figures of the whole, or a note that steps may lack work."""
     raw = gzip.decompress((TRACES / "naive_cpu_2ranks" / "rank0.pt.trace.json.gz").read_bytes())

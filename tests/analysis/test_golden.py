@@ -34,7 +34,7 @@ def test_figures_are_golden_to_the_nanosecond(name: str) -> None:
     }
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 @pytest.mark.parametrize("name", EVERY)
 def test_parts_of_every_step_sum_to_its_wall_time(name: str) -> None:

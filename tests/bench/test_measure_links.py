@@ -95,6 +95,7 @@ def test_every_rank_ends_with_the_sum_of_what_the_formulas_send(name: str) -> No
 # The measurement on one rank; test_links.py runs it with real ranks.
 
 
+@pytest.mark.heavy
 @given(st.integers(64, 10**6), st.integers(0, 10**9), st.sampled_from([8, 12, 16, 32, 64]))
 def test_sizes_double_in_whole_units(least: int, more: int, unit: int) -> None:
     """Sizes lie between the limits, each within a unit of a doubling, and none is smaller than a unit."""
@@ -182,6 +183,7 @@ for kind in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_each_collective_moves_its_bytes_and_no_others(tmp_path: Path) -> None:
     """32 of 64 bytes on two ranks are eight numbers; those of the last rank show who sent how much."""

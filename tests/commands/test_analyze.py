@@ -31,6 +31,7 @@ def run(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["analyze", *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_the_first_screen_fits_a_terminal(folder: Path) -> None:
     """24 lines of 80 columns with the next command; the sections say the rest."""
     result, every = run(folder), run(folder, "--all").stdout
@@ -46,6 +47,7 @@ def test_the_first_screen_fits_a_terminal(folder: Path) -> None:
     assert f"Next: dptrace view {folder}" in result.stderr
 
 
+@pytest.mark.heavy
 def test_a_section_is_printed_alone(folder: Path) -> None:
     """As --all prints it, below the headline; beside data it is refused."""
     every = run(folder, "--all").stdout
@@ -70,6 +72,7 @@ def test_a_section_is_printed_alone(folder: Path) -> None:
     assert "mean step by" not in text
 
 
+@pytest.mark.heavy
 def test_json_and_csv_stand_alone_on_stdout(folder: Path) -> None:
     """Notes go to stderr; a row of CSV is a step, or a collective; a pattern turns compute into communication."""
     result = run(folder, "--json")
@@ -85,6 +88,7 @@ def test_json_and_csv_stand_alone_on_stdout(folder: Path) -> None:
     assert 0 == counted["ranks"][0]["steps"][0]["backward_ns"]
 
 
+@pytest.mark.heavy
 def test_more_is_printed_where_it_is_asked_for(folder: Path) -> None:
     """Kernels, each collective, and memory, or how to record it."""
     plain = run(folder).stdout
@@ -98,6 +102,7 @@ def test_more_is_printed_where_it_is_asked_for(folder: Path) -> None:
             assert fact not in plain, (option, fact)
 
 
+@pytest.mark.heavy
 def test_a_kernel_of_symmetric_memory_communicates(tmp_path: Path) -> None:
     """It has no metadata: its kind and that it synchronizes are known from its name, its bytes are unknown, not 0."""
     name = "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)"
@@ -133,6 +138,7 @@ def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
     assert json.loads(data.stdout)
 
 
+@pytest.mark.heavy
 def test_memory_has_tables_csv_and_json(tmp_path: Path) -> None:
     """What was alive at the peak; the peak of each step and phase as CSV; all of it in the document of --json."""
     path = memory_run(tmp_path)
@@ -146,6 +152,7 @@ def test_memory_has_tables_csv_and_json(tmp_path: Path) -> None:
     assert "memory" not in json.loads(plain.stdout)
 
 
+@pytest.mark.heavy
 def test_findings_say_what_a_step_would_gain(tmp_path: Path) -> None:
     """A kernel makes rank 1 late in every step: one finding, with what a step gains without it."""
     write_job(tmp_path)

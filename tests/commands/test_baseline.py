@@ -55,6 +55,7 @@ def test_a_job_saves_a_baseline_and_compares_with_it(project: Path) -> None:
     assert 0 == run("baseline", "save", "main", NAIVE, "--force").exit_code
 
 
+@pytest.mark.heavy
 def test_names_from_traces_can_not_break_a_report() -> None:
     """Neither the XML nor the Markdown: names of steps, groups and runs come from strangers."""
     hostile = "<b>|\x00\x1b[31m\ufffe"

@@ -88,7 +88,7 @@ def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
     assert [page] == list(tmp_path.iterdir())
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_limits_are_exit_code_3() -> None:
     """Changes that may be noise count only where that is asked for."""
     for line, code, facts in (
@@ -168,7 +168,7 @@ def test_headline_and_verdicts_agree_in_every_output(tmp_path: Path) -> None:
     assert not any(word in text.stdout for word in (" saves ", " saved", "Saved by B"))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 def test_a_kind_that_one_side_lacks_is_reported(tmp_path: Path) -> None:
     """Steps of two kinds against a step of one of them; and against too few steps of either."""

@@ -42,6 +42,7 @@ def rows_of(*arguments: object) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.heavy
 def test_kernels_are_listed_with_short_names(folder: Path) -> None:
     """Most time first; full names on request."""
     result = run(folder)
@@ -77,6 +78,7 @@ def test_json_and_csv_have_the_rows_and_what_they_add_up_to(folder: Path) -> Non
     assert "[[64, 32], [32, 16]]" in [line["input_dims"] for line in lines]
 
 
+@pytest.mark.heavy
 def test_rows_are_chosen_and_sorted(folder: Path) -> None:
     """By a pattern, an order, a number, a rank, a kind and a step."""
     assert ["sgd_kernel"] == [row["kernel"] for row in rows_of(folder, "--match", "^SGD")]
@@ -89,6 +91,7 @@ def test_rows_are_chosen_and_sorted(folder: Path) -> None:
     assert [0] == json.loads(run(folder, "--ranks", "0", "--json").stdout)["ranks"]
 
 
+@pytest.mark.heavy
 def test_python_returns_the_same_rows(folder: Path, tmp_path: Path) -> None:
     """As a frame; a wrong grouping or kind is refused, and so are operators of files that are gone."""
     run_ = dptrace.open(str(folder), cache=False)
@@ -131,6 +134,7 @@ def test_recorded_modules_become_layers(tmp_path: Path) -> None:
     assert any(row["communication_ns"] for row in rows.values())
 
 
+@pytest.mark.heavy
 def test_findings_stand_above_the_table(tmp_path: Path) -> None:
     """And in the JSON; not where they are not asked for, and never in CSV."""
     # The kernel ends after its step does on the host, so that the step is shorter without the copy before it.

@@ -84,7 +84,7 @@ OUTPUTS: dict[str, tuple[Callable[[Any], list[float]], int, str, str]] = {
 """Commands, with what finds two times that are equal on the ranks, its resolution, and what the command says of it."""
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("aligned", [True, False], ids=["corrected", "no-align"])
 def test_ranks_that_end_together_are_shown_so(aligned: bool, tmp_path: Path) -> None:
     """Also where a rank's clock is ahead, and it is said; with --no-align they end as far apart as the clocks are."""

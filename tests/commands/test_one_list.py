@@ -131,7 +131,7 @@ TEXTS: dict[str, tuple[Callable[[Path], str], int | None]] = {
 """What prints the list, and how many of the first are there at least; None for all."""
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_texts_have_the_list(job: Path, listed: tuple[Finding, ...]) -> None:
     """Each finding with its figure and its text, in the order of the list; what gains nothing is only named."""
     for output in TEXTS:

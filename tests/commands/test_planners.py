@@ -37,6 +37,7 @@ def figures(line: str, *more: str) -> dict[str, Any]:
 # Wrong use: each verb exits with 2 and names what is wrong.
 
 
+@pytest.mark.heavy
 def test_an_option_without_effect_is_refused() -> None:
     """The last option is named."""
     for line in (
@@ -156,7 +157,7 @@ def answers(described: dict[str, Any]) -> list[Any]:
     return [[row[key] for key in keys] for row in content["candidates"]]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_option_changes_the_answer() -> None:
     """No option is ignored: each gives other bytes on a GPU, or another step, than without it."""
     known: dict[str, list[Any]] = {}
@@ -172,6 +173,7 @@ def test_every_option_changes_the_answer() -> None:
     assert CHANGES.keys() == OPTIONS.keys()
 
 
+@pytest.mark.heavy
 def test_an_option_that_nothing_uses_is_refused() -> None:
     """By prediction and advice alike, and named; from Python as the keyword."""
     for described, option in (
@@ -288,7 +290,7 @@ def test_what_fits_and_what_is_fastest() -> None:
     assert advice == json.loads(json.dumps(dptrace.advise(params=70e9, gpus=64, seq=4096, batch=512)))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_each_strategy() -> None:
     """Each is predicted, with its volume and its time by collective."""
     for strategy in ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "tp", "pp", "3d", "ep"):
@@ -300,6 +302,7 @@ def test_each_strategy() -> None:
         assert content["communication_s"] == pytest.approx(sum(one["total_s"] for one in content["communication"]))
 
 
+@pytest.mark.heavy
 def test_odd_clusters_and_narrowed_searches_have_an_answer() -> None:
     """What can't divide the GPUs is left out, and what is given is kept."""
     for line in (
@@ -396,6 +399,7 @@ def test_measured_links_replace_nominal_ones(tmp_path: Path) -> None:
 # Recordings.
 
 
+@pytest.mark.heavy
 def test_a_recording_on_other_numbers_of_ranks() -> None:
     """Of two ranks of interleaved: the measured step lies between both bounds, and a mean rank's parts add up."""
     content = figures("predict traces/interleaved_cpu_2ranks")
@@ -441,7 +445,7 @@ def test_a_recording_without_memory_shows_what_to_expect() -> None:
     )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_an_option_goes_before_the_named_model() -> None:
     """Also where it has the value that it has without a model."""
     for options, parameters in (
@@ -455,7 +459,7 @@ def test_an_option_goes_before_the_named_model() -> None:
         assert parameters == pytest.approx(answer["params"], rel=0.01), (options, parameters)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_experts_are_chosen_among_those_of_the_named_model() -> None:
     """--top-k needs experts, and a model may have them."""
     run("predict --model mixtral-8x7b --top-k 1 --gpus 8")

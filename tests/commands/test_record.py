@@ -235,6 +235,7 @@ def test_one_process_that_fails_is_reported_as_a_rank(
     assert ("last words" in last) == ("last words" in done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     """Started by torchrun, not by dptrace record, the ranks name and write their run together."""
@@ -338,6 +339,7 @@ def test_help_begins_with_what_concerns_a_script() -> None:
     assert "dptrace record torchrun --nproc-per-node 4 train.py" in text
 
 
+@pytest.mark.heavy
 def test_every_option_is_in_one_of_the_two_helps_once() -> None:
     """No option is forgotten, and every mode is described."""
     shown = [*_options(_help("--help")), *_options(_help("--help-trainers"))]

@@ -200,6 +200,7 @@ def run(line: str) -> Result:
     return CliRunner(env={"COLUMNS": "100"}).invoke(cli, words)
 
 
+@pytest.mark.heavy
 def test_what_can_not_work_is_refused_with_advice(tmp_path: Path) -> None:
     """With the exit code of wrong use or of bad input, no traceback, and no file."""
     for line, code, fact in (

@@ -183,7 +183,7 @@ def test_answers_of_long_measurements_have_their_schema(tmp_path: Path) -> None:
     check("doctor", json.loads(json_text(report | {"selftest": asdict(test) | {"works": test.works}})))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", ["", "ranks.0", "ranks.1.steps.2", "findings.0", "clocks.0", "collectives.3.members.1"]
 )

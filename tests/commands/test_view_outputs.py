@@ -114,6 +114,7 @@ def test_a_png_has_the_requested_size(name: str, size: str | None, folder: Path,
     assert {"run", "x.png"} == {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.heavy
 def test_without_what_draws_a_png_nothing_is_left(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +164,7 @@ def test_it_serves_until_ctrl_c_and_says_where(served_pages: list[str]) -> None:
     assert served_pages[0].startswith("<!DOCTYPE html>")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_index_is_kept_in_the_cache(
     served_pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +222,7 @@ def test_what_is_too_large_for_a_file_is_served(
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_ctrl_c_ends_the_process_quietly() -> None:
     """A real process, a real signal; a shell that ran pytest in the background would have it ignored."""

@@ -28,6 +28,7 @@ def whatif(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["whatif", "--no-cache", *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_the_step_is_predicted(job: Path) -> None:
     """As text, JSON, and CSV with a row for each of nine figures of two ranks."""
     for arguments, fact in (
@@ -50,7 +51,7 @@ def test_the_step_is_predicted(job: Path) -> None:
             assert 1 + 2 * 9 == result.stdout.count("\n"), (arguments, fact)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 def test_what_late_ranks_gain_beyond_their_findings_is_said() -> None:
     """8 H100s: nearly all that is gained without late ranks is part of what all hosts do, which another finding has."""
@@ -62,6 +63,7 @@ def test_what_late_ranks_gain_beyond_their_findings_is_said() -> None:
     assert 6_370_000 == pytest.approx(answer["step_gain_ns"], abs=5000)
 
 
+@pytest.mark.heavy
 def test_of_one_late_rank_nothing_is_left(job: Path) -> None:
     """Its finding has all that is gained."""
     answer = json.loads(whatif(job, "--no-straggler", "--json").stdout)
@@ -69,6 +71,7 @@ def test_of_one_late_rank_nothing_is_left(job: Path) -> None:
     assert not any("late ranks" in note for note in answer["notes"])
 
 
+@pytest.mark.heavy
 def test_the_predicted_run_is_written(job: Path, tmp_path: Path) -> None:
     """-o FILE.json.gz writes a trace of the predicted run, whose collectives are shorter."""
     path = tmp_path / "predicted.json.gz"
@@ -101,6 +104,7 @@ def test_what_was_typed_is_read() -> None:
     assert "25GBps" == parsed({"bandwidth": "25GBps"})["bandwidth"]
 
 
+@pytest.mark.heavy
 def test_a_machine_that_is_too_small_is_named_before_the_replay(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much memory it takes, how much is free, and what to do; nothing where it suffices."""
     assert "memory" not in whatif(job).stderr

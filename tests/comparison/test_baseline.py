@@ -72,7 +72,7 @@ def test_several_recordings_are_a_side_and_show_its_noise(tmp_path: Path) -> Non
         dptrace.save_baseline(path, runs)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_gate_passes_and_fails_as_planted(tmp_path: Path) -> None:
     """Of 20 branches that are alike none fails, and each of 20 whose backward takes 3 % longer does."""
     kept = stored(tmp_path / "main.json", [job(seed=seed, steps=10) for seed in range(3)])
@@ -115,6 +115,7 @@ def test_a_cause_of_idle_time_that_is_not_in_the_file_is_0_and_a_note_says_so(tm
     assert ["pipeline bubble" in note for note in older.notes if note not in kept.notes] == [True]
 
 
+@pytest.mark.heavy
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     """With its name, never with a traceback."""
     rows: list[Any] = [

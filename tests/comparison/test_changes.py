@@ -138,6 +138,7 @@ def test_a_limit_on_mfu(slower: Comparison) -> None:
         assert failed == parse(limit).check(slower).failed
 
 
+@pytest.mark.heavy
 def test_other_work_is_judged_by_the_interval() -> None:
     """Twice the parameters in the same time double MFU, beyond the noise of the steps."""
     found = compare(known(job()), known(job(seed=1), 2e6)).mfu
@@ -147,6 +148,7 @@ def test_other_work_is_judged_by_the_interval() -> None:
     assert "beyond noise" == found.verdict
 
 
+@pytest.mark.heavy
 def test_without_a_peak_a_limit_is_not_checked() -> None:
     """The text names the options."""
     crossing = parse("mfu < -2%").check(compare(job(), job(seed=1)))

@@ -45,6 +45,7 @@ def named(found: Comparison) -> dict[str, float]:
     return {change.name: change.delta_percent or 0 for change in found.changes if change.beyond}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["naive_cpu_2ranks", "single_cpu"])
 def test_a_run_against_itself(name: str) -> None:
     """Nothing differs, whatever its noise."""
@@ -57,6 +58,7 @@ def test_a_run_against_itself(name: str) -> None:
     assert not any("One recording per side" in text for text in found.notes)
 
 
+@pytest.mark.heavy
 def test_the_same_time_is_listed_once() -> None:
     """Exposed communication that B lacks contains its transfers and waits; the table still has them."""
     found = compare(recorded("naive_cpu_2ranks"), recorded("single_cpu"))
@@ -67,6 +69,7 @@ def test_the_same_time_is_listed_once() -> None:
     assert not any(words in found.summary() for words in ("transfer", "wait for ranks"))
 
 
+@pytest.mark.heavy
 def test_other_sizes_of_buckets_are_no_gain_and_no_loss() -> None:
     """What one bucket of A became in B is in the table; the headline has only sums."""
     found = compare(recorded("ddp_cpu_2ranks"), recorded("ddp_4mb_cpu_2ranks"))
@@ -75,6 +78,7 @@ def test_other_sizes_of_buckets_are_no_gain_and_no_loss() -> None:
     assert "all_reduce" not in found.summary()
 
 
+@pytest.mark.heavy
 def test_naive_against_interleaved() -> None:
     """Communication that only B overlaps is named; four noisy steps cannot tell the rest."""
     found = compare(recorded("naive_cpu_2ranks"), recorded("interleaved_cpu_2ranks"))
@@ -86,6 +90,7 @@ def test_naive_against_interleaved() -> None:
     assert ("Mode: A naive, B interleaved.",) == found.differences
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(3))
 def test_a_longer_backward_and_nothing_else(seed: int) -> None:
     """Each backward kernel 10 % longer: backward +10 %, and the wall by as much."""
@@ -145,6 +150,7 @@ def test_a_slow_first_step_is_no_difference() -> None:
     assert kept.change("wall_ns").b > 1.2 * found.change("wall_ns").b
 
 
+@pytest.mark.heavy
 def test_runs_of_different_sizes_are_compared_rank_for_rank_on_average() -> None:
     """The ranks in both runs are also compared one by one."""
     found = compare(job(ranks=2), job(ranks=4, seed=1))
@@ -154,6 +160,7 @@ def test_runs_of_different_sizes_are_compared_rank_for_rank_on_average() -> None
     assert "A had 2 ranks, B 4" in found.differences[0]
 
 
+@pytest.mark.heavy
 def test_ranks_that_one_run_lacks_are_left_out_of_the_other() -> None:
     """A straggler that has a trace in one run only does not count as a change."""
     b = job(ranks=4, seed=1)
@@ -163,6 +170,7 @@ def test_ranks_that_one_run_lacks_are_left_out_of_the_other() -> None:
     assert "3 of 4 ranks" in found.differences[0]
 
 
+@pytest.mark.heavy
 def test_the_dictionary_holds_everything_as_json() -> None:
     """The schema of the documentation; parts add up in it."""
     data = json.loads(json.dumps(compare(job(), job(seed=1, factors={"backward": 1.1})).to_dict(), allow_nan=False))
@@ -179,6 +187,7 @@ def test_the_dictionary_holds_everything_as_json() -> None:
     assert isinstance(data["overlap"]["a_percent"], float)
 
 
+@pytest.mark.heavy
 def test_frames_without_rows_have_their_columns() -> None:
     """A run without communication."""
     alone = compare(recorded("single_cpu"), recorded("single_cpu")).collectives()
@@ -245,6 +254,7 @@ def test_what_may_be_noise_does_not_fail_unless_asked(slower: Comparison, few: C
     assert hair.check(slower, even_noise=True).failed
 
 
+@pytest.mark.heavy
 def test_a_gain_that_is_asked_for_and_not_had_fails(few: Comparison) -> None:
     """`wall > -5%` asks for a step at least 5 % shorter."""
     assert parse("wall > -5%").check(few).failed
@@ -316,6 +326,7 @@ def test_what_a_recording_lacks_is_not_compared(name: str, tmp_path: Path) -> No
         json.dumps(found.to_dict())
 
 
+@pytest.mark.heavy
 def test_work_that_a_recording_lost_is_not_called_work_of_the_other(tmp_path: Path) -> None:
     """Kernels and collectives are compared only where both sides have all of theirs."""
     found = compare(recorded("ddp_h200_2ranks"), lacking("50 % of kernels", tmp_path))

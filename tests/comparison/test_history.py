@@ -53,7 +53,7 @@ def test_a_planted_change_is_found_at_its_run_and_named(at: int) -> None:
     assert [(0, at - 1), (at, 29)] == [level[:2] for level in series.levels()]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_no_change_is_found_in_equal_runs() -> None:
     """In none of ten histories of 30 runs; and of 200 series of numbers in about a hundredth, as stated."""
     assert [()] * 10 == [dptrace.history(nightly(30, seed=seed)).series[0].changes for seed in range(10)]
@@ -147,6 +147,7 @@ def test_a_recording_counts_once_in_a_history_and_in_a_baseline(tmp_path: Path) 
     assert "main: main: a copy of copy: copy" in listed.stderr
 
 
+@pytest.mark.heavy
 def test_a_run_folder_is_a_history_of_one(tmp_path: Path) -> None:
     """Its ``run.json`` is no run beside others."""
     (run,) = json.loads(invoke(TRACES / "ddp_cpu_2ranks", "--json").stdout)["series"][0]["runs"]

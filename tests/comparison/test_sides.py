@@ -63,6 +63,7 @@ def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
     assert "cannot tell" == found.change("wall_ns").verdict
 
 
+@pytest.mark.heavy
 def test_recordings_that_agree_show_a_change() -> None:
     """A job that is 5 % slower in three recordings than in three others; the means are those of the recordings."""
     a, b = several(range(3), wander=0.002), several(range(3, 6), 1.05, 0.002)
@@ -99,6 +100,7 @@ def test_a_recording_counts_once() -> None:
             compare(before, after)
 
 
+@pytest.mark.heavy
 def test_a_longer_transfer_is_named_apart_from_waiting() -> None:
     """Each rank's all-reduce takes longer by as much: the transfer does, the wait does not."""
     found = compare(job(ranks=2), job(ranks=2, seed=1, factors={"exposed": 1.5}))
@@ -113,6 +115,7 @@ def test_a_longer_transfer_is_named_apart_from_waiting() -> None:
     assert row.to_dict()["transfer_verdict"] == "beyond noise"
 
 
+@pytest.mark.heavy
 def test_what_lacks_a_rank_has_no_transfer() -> None:
     """One rank's trace of a job of two: nothing shows how long it waited."""
     a, b = (some_ranks(job(seed=seed, world_size=2), 0, 1) for seed in (0, 1))
@@ -123,6 +126,7 @@ def test_what_lacks_a_rank_has_no_transfer() -> None:
     assert "no collective" in found.check("transfer > +5%").text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("swapped", [False, True])
 def test_unknown_transfers_of_one_side_are_not_zero(swapped: bool) -> None:
     """All ranks' all-gathers against one rank's all-reduces: nothing shows how long the latter transferred."""
@@ -186,6 +190,7 @@ def info(**changed: Any) -> dict[str, Any]:
     return {"mode": "naive", "model": "small", "options": options, "versions": {"torch": "2.9"}, **changed}
 
 
+@pytest.mark.heavy
 def test_what_run_json_shows_is_reported() -> None:
     """One sentence for each difference; what is strange does no harm: it is somebody's file."""
     for changed, words in (
@@ -363,6 +368,7 @@ def test_alternating_steps_are_compared_with_their_like() -> None:
     assert found.change("exposed_comm_ns").delta == pytest.approx(2.5e6, rel=0.2)
 
 
+@pytest.mark.heavy
 def test_another_mix_of_kinds_is_no_difference() -> None:
     """A has one more of the longer steps, B one more of the shorter ones."""
     found = compare(alternating(steps=9, start=1), alternating(steps=9, seed=1))
@@ -371,6 +377,7 @@ def test_another_mix_of_kinds_is_no_difference() -> None:
     assert abs(found.change("wall_ns").delta) < 0.5e6
 
 
+@pytest.mark.heavy
 def test_a_kind_that_one_side_lacks_is_no_figure() -> None:
     """Its steps are left out, and a note names the kind and the side."""
     both = alternating()
@@ -382,6 +389,7 @@ def test_a_kind_that_one_side_lacks_is_no_figure() -> None:
     assert any("only in A" in note and "6 steps" in note for note in found.notes)
 
 
+@pytest.mark.heavy
 def test_sides_without_a_common_kind_cannot_be_compared() -> None:
     """However large the difference; one step of the kind that B has is too few, and its others are no substitute."""
     run = alternating(steps=20)
@@ -393,6 +401,7 @@ def test_sides_without_a_common_kind_cannot_be_compared() -> None:
     assert "too few steps of any kind" in few.summary()
 
 
+@pytest.mark.heavy
 def test_a_step_of_three_is_not_left_out() -> None:
     """One of A's three is of a kind that B lacks. Without it two remain, so that all count, as a note says: what is
     evident is told, though not what is smaller.

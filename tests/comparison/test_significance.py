@@ -56,6 +56,7 @@ def test_student_p_is_that_of_tables() -> None:
         assert student_p(np.array([t, -t]), free) == pytest.approx([p, p], rel=1e-3)
 
 
+@pytest.mark.heavy
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 60), st.floats(0, 50), st.floats(0, 50))
 def test_student_p_falls_with_t_and_with_the_degrees_of_freedom(free: int, t: float, u: float) -> None:
@@ -68,6 +69,7 @@ def test_student_p_falls_with_t_and_with_the_degrees_of_freedom(free: int, t: fl
     assert student_p(np.array([high]), free + 1)[0] <= p[2] + 1e-9
 
 
+@pytest.mark.heavy
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(2, 6)), min_size=2, max_size=5), st.integers(1, 2))
 def test_the_variance_of_a_contrast_is_that_of_its_matrix(counts: list[tuple[int, int]], kinds: int) -> None:
@@ -167,7 +169,7 @@ def verdicts(a: Float, b: Float, kinds: int = 1, floor: float = 0.01) -> list[st
     return [one.verdict for one in judge(np.concatenate((a, b), axis=1), steps, floor, 3.0)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [3, 10])
 @pytest.mark.parametrize("phi", [0.0, 0.8])
 def test_two_recordings_of_the_same_thing_are_rarely_called_different(steps: int, phi: float) -> None:

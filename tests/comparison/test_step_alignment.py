@@ -38,7 +38,7 @@ def walked(run: Run, count: int) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(runs(), runs())
 def test_steps_begin_together(a: Run, b: Run) -> None:

@@ -66,6 +66,7 @@ def _mapped_kb() -> int:
     return int(found[1]) if found else pytest.skip("the system does not say what is in memory")
 
 
+@pytest.mark.heavy
 def test_what_is_let_go_takes_no_memory_and_is_still_there(tmp_path: Path) -> None:
     """Neither the checksum of a mapped file nor arrays that were read keep it in memory; a copy has no file."""
     (tmp_path / "big").write_bytes(b"".join(dumps({"a": np.arange(4_000_000)})))
@@ -154,6 +155,7 @@ def written(path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list descriptors")
 def test_arrays_of_thousands_of_lanes_use_few_descriptors(tmp_path: Path) -> None:
     """A process may have 1,024: a chart of more than 25 ranks could not be written."""

@@ -188,7 +188,7 @@ def test_a_folder_that_is_not_private_is_not_trusted(homeless: Path, kind: str) 
     assert not cache_folder().is_relative_to(homeless)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_page_is_drawn_without_a_home(tmp_path: Path) -> None:
     """Bokeh, which looks for its settings in the home folder when it is imported, is content with the other one."""
     trace = training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json")

@@ -68,6 +68,7 @@ def test_distinct_values_are_those_of_numpy() -> None:
         assert np.int32 == unique(array).dtype
 
 
+@pytest.mark.heavy
 def test_masked_arrays_are_not_imported() -> None:
     """They would take a twentieth of a short command."""
     code = (

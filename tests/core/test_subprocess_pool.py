@@ -95,6 +95,7 @@ def test_items_are_done_by_several_processes_and_all_come_back() -> None:
     assert 1 < len({r[1] for r in results.values() if not isinstance(r, DptraceError)}) <= 3
 
 
+@pytest.mark.heavy
 def test_one_job_is_this_process() -> None:
     """No process is started for one item or one job."""
     assert [(0, (6, os.getpid()))] == list(run_parallel(double, [3], 8))

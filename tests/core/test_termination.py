@@ -64,6 +64,7 @@ def test_the_first_signal_is_an_exception_and_others_do_not_disturb(number: sign
     assert ([True], 128 + number) == (cleaned, ended[0].exit_code)
 
 
+@pytest.mark.heavy
 def test_code_that_swallows_the_exception_only_delays_it() -> None:
     """It is raised again after the block that caught it, and in the end."""
     end_on_signals()

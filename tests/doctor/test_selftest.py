@@ -79,6 +79,7 @@ def test_a_failed_recording_is_kept_and_says_why(scratch: Path, monkeypatch: pyt
     assert (Path(test.kept) / "log").exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("hanging", "scratch")
 def test_a_hanging_recording_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording that never ends is stopped and reported."""

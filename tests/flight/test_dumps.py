@@ -243,7 +243,7 @@ REAL = sorted(
 )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL, reason="the dumps of others are not here")
 def test_no_cut_of_a_dump_is_an_error_of_dptrace(tmp_path: Path) -> None:
     """Of real dumps: each rank's cut anywhere is a rank without a dump, or the file is named; a byte changed, too."""

@@ -73,7 +73,7 @@ def crowded(path: Path, seed: int) -> Path:
     return file.write(path)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_hta
 @pytest.mark.parametrize("rounding", ["0", "1"])
 def test_crowded_recordings_equal_hta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounding: str) -> None:

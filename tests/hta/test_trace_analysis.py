@@ -171,6 +171,7 @@ def steps_file(path: Path, shift: float = 0) -> Path:
     return file.write(path)
 
 
+@pytest.mark.heavy
 @needs_hta
 @pytest.mark.parametrize("shift", [0, 0.375])
 def test_frames_of_a_file_made_by_hand(tmp_path: Path, shift: float) -> None:

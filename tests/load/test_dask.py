@@ -127,7 +127,7 @@ def both(words: list[str], address: str, monkeypatch: pytest.MonkeyPatch, folder
     return answers[0], answers[1]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_answers_as_without_a_cluster(
     verb: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,7 @@ def opened(name: str) -> tuple[dptrace.Run, dict[str, Any]]:
     return run, found.to_dict()
 
 
+@pytest.mark.heavy
 def test_a_step_takes_what_it_takes_and_what_is_missing_is_named() -> None:
     """Of nc_one_rank_nosteps, the rank without marks is not in the mean."""
     for name, wall_ms, lacks in (
@@ -58,6 +59,7 @@ def test_a_step_takes_what_it_takes_and_what_is_missing_is_named() -> None:
         assert lacks == {premise for timeline in run.timelines for premise in timeline.lacks}, name
 
 
+@pytest.mark.heavy
 def test_two_processes_in_one_file_are_two_ranks() -> None:
     """Each has its own forward, collectives, and exposed communication."""
     for name in ("b12_sglang_merged_dev0.json", "b12b_sglang_merged_dev01.json", "b12c_two_processes_one_file.json"):
@@ -106,7 +108,7 @@ def test_of_a_damaged_recording_no_change_is_predicted() -> None:
         dptrace.open(FILES / "nc_whatif_longer").whatif(bandwidth="2x")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_no_gain_or_cost_exceeds_a_step() -> None:
     """Of each input that is read."""
     for path in sorted(FILES.iterdir()):

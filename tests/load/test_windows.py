@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
+@pytest.mark.heavy
 def test_a_window_is_chosen_by_its_number(folder: Path) -> None:
     """In the order of their times, on all ranks; rank 1 then lacks the first, and wrote its other a second late."""
     runs = [dptrace.open(folder, window=window, cache=False) for window in (1, 2)]
@@ -64,6 +65,7 @@ def test_a_window_is_chosen_by_its_number(folder: Path) -> None:
     assert [(0, 2, 3), (0, 1, 2, 3)] == [dptrace.open(folder, window=n, cache=False).ranks for n in (1, 2)]
 
 
+@pytest.mark.heavy
 def test_a_history_has_a_run_for_each_window(folder: Path) -> None:
     """With all ranks, in the order of time, and of the number that --window has."""
 
@@ -148,6 +150,7 @@ def single(series: Path) -> list[dptrace.Run]:
     return [dptrace.open(series, window=number, cache=False) for number in (1, 2, 3)]
 
 
+@pytest.mark.heavy
 def test_all_windows_are_one_run_with_the_figures_of_each(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
     """Every step of every rank, its collectives and its kernels are as in the run of its window alone."""
     for table in ("steps", "idle_causes", "collectives", "kernels"):
@@ -174,6 +177,7 @@ def test_whatever_says_when_a_host_did_something_is_of_all_windows(single: list[
     assert [(name, first) for name in names] == [(name, getattr(found, name)[0].tolist()) for name in names]
 
 
+@pytest.mark.heavy
 def test_steps_keep_their_numbers_and_what_is_between_windows_counts_nowhere(series: Path, whole: dptrace.Run) -> None:
     """Twelve steps of 1.23 ms, which are recorded in ten seconds; a note says how they are recorded."""
     steps = [0, 1, 2, 3, 8, 9, 10, 15, 16, 17, 18, 19]
@@ -203,6 +207,7 @@ def test_findings_gain_in_each_window_what_they_gain_in_it_alone(whole: dptrace.
     assert found == pytest.approx(sum(n * ns for n, ns in zip(LENGTHS, expected, strict=True)) / 12, rel=0.001)
 
 
+@pytest.mark.heavy
 def test_a_what_if_and_a_path_are_of_steps_alone(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
     """Those of a step are as in its window, also where it is the first one; the path of a run is of all windows."""
     assert dptrace.whatif(whole, bandwidth=2.0).predicted_step_ns == pytest.approx(
@@ -217,6 +222,7 @@ def test_a_what_if_and_a_path_are_of_steps_alone(whole: dptrace.Run, single: lis
         assert expected.gain_ns == pytest.approx(item.gain_ns, rel=0.01)
 
 
+@pytest.mark.heavy
 def test_operators_of_all_windows_are_counted(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
     """Files are read again for what launched kernels, and their ids begin again in each."""
     found, *others = (run.kernel_summary(by="operator").set_index("operator") for run in (whole, *single))
@@ -257,6 +263,7 @@ def test_memory_is_followed_in_each_window(tmp_path: Path) -> None:
     assert 6 == sum(one.text.startswith("step ") for one in memory(run).marks if isinstance(one, Label)) // 2
 
 
+@pytest.mark.heavy
 def test_pictures_have_all_steps_with_little_between_windows(whole: dptrace.Run, single: list[dptrace.Run]) -> None:
     """Ten seconds with 15 ms of steps are drawn as 16 ms: intervals lie in their steps; a terminal has one window."""
     drawn = chart(whole)
@@ -289,6 +296,7 @@ def test_windows_are_found_by_rank_and_time_where_names_order_otherwise(
         assert run.steps().step.tolist() == dptrace.open(folder, window=window, cache=False).steps().step.tolist()
 
 
+@pytest.mark.heavy
 def test_steps_whose_numbers_begin_again_are_no_one_run(tmp_path: Path) -> None:
     """As of a job that was started again; the error names both files and what to do."""
     folder = write_windows(tmp_path / "windows", numbered=False)
@@ -299,6 +307,7 @@ def test_steps_whose_numbers_begin_again_are_no_one_run(tmp_path: Path) -> None:
     assert all(word in str(caught.value) for word in (str(TIMES[0]), "window=N", "dptrace history"))
 
 
+@pytest.mark.heavy
 def test_a_rank_may_lack_a_window(tmp_path: Path) -> None:
     """Of one file that is missing and one that can't be read, notes say which steps lack; the others are compared."""
     folder = write_windows(tmp_path / "windows")
@@ -314,6 +323,7 @@ def test_a_rank_may_lack_a_window(tmp_path: Path) -> None:
     assert dptrace.whatif(run, bandwidth=2.0).predicted_step_ns < 1_200_000
 
 
+@pytest.mark.heavy
 def test_a_copy_of_a_window_counts_once(tmp_path: Path, whole: dptrace.Run) -> None:
     """The same file under the name of a later time is no window."""
     folder = write_windows(tmp_path / "windows")
@@ -326,6 +336,7 @@ def test_a_copy_of_a_window_counts_once(tmp_path: Path, whole: dptrace.Run) -> N
     assert any("is a copy of" in note for note in run.notes)
 
 
+@pytest.mark.heavy
 def test_two_files_of_a_rank_that_begin_at_once_are_no_windows(tmp_path: Path) -> None:
     """They claim one rank."""
     folder = write_windows(tmp_path / "windows", "rank{rank}_{step}.json")

@@ -56,7 +56,7 @@ def test_the_crossover_takes_twice_the_latency(alpha: float, beta: float) -> Non
     assert line.seconds(line.crossover_bytes) == pytest.approx(2 * alpha)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @given(st.lists(st.floats(1e-6, 1.0), min_size=17, max_size=17), st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_whatever_was_measured_both_terms_are_finite_and_not_negative(medians: list[float], seed: int) -> None:

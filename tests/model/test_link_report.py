@@ -107,6 +107,7 @@ def report(**changes: Any) -> dict[str, Any]:
     return algorithm_report(rows, 4, **(arguments | changes))
 
 
+@pytest.mark.heavy
 def test_times_by_the_formulas_are_predicted() -> None:
     """Of times made from alpha, beta and gamma: all three come back, and no algorithm is off by more than the fit.
 

@@ -416,7 +416,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
             yield from _places(value[key], (*place, key))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["x", [[8]], {"rank": [8]}], ids=str)
 def test_no_value_breaks_the_figures(value: object, tmp_path: Path) -> None:
     """Whatever a key holds, a run has its figures and findings."""

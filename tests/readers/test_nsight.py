@@ -289,6 +289,7 @@ def test_one_process_with_several_gpus_is_a_rank_for_each(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.heavy
 def test_files_of_several_machines_are_one_run(tmp_path: Path) -> None:
     """Each file holds the ranks of a machine: they are numbered in the order of the files."""
     for node in range(2):
@@ -321,6 +322,7 @@ def test_exports_of_two_runs_are_refused(by_ns: int, host: str, tmp_path: Path) 
         assert all(name in str(raised.value) for name in ("before.sqlite", "after.sqlite"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("by_ns", "host"), [(SECOND // 2, "node0"), (30 * SECOND, "node1")])
 def test_exports_of_one_run_may_begin_apart(by_ns: int, host: str, tmp_path: Path) -> None:
     """The clocks of two machines differ, and a process may start late."""
@@ -361,6 +363,7 @@ def test_a_folder_is_read_for_exports_only(tmp_path: Path) -> None:
     assert not found.notes
 
 
+@pytest.mark.heavy
 def test_a_report_is_exported_where_nsys_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, to the cache; where nsys is not on the path, the error has the command."""
     training(ranks=2).write(tmp_path / "made.db")
@@ -435,6 +438,7 @@ def test_a_strangers_file_is_only_read(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["a.sqlite"]
 
 
+@pytest.mark.heavy
 def test_questions_to_a_run_are_answered(tmp_path: Path) -> None:
     """Operators with their shapes, launches, findings and a replay work as on a trace of torch.profiler."""
     run = dptrace.open(training().write(tmp_path / "a.sqlite"), cache=False)

@@ -110,6 +110,7 @@ def test_old_slices_whose_begin_shows_the_duration(tmp_path: Path) -> None:
     assert [("aten::add", BASE_NS, BASE_NS + 7000)] * 2 == [row[:3] for row in content(trace)]
 
 
+@pytest.mark.heavy
 def test_a_truncated_file_keeps_its_whole_slices_with_a_note(tmp_path: Path) -> None:
     """Cut anywhere, the events read are a part of the whole."""
     file = recording()

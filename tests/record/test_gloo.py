@@ -30,6 +30,7 @@ def pair() -> list[Any]:
         return list(pool.map(join, range(2)))
 
 
+@pytest.mark.heavy
 def test_a_collective_that_goes_on_is_waited_for(pair: list[Any]) -> None:
     """One that began since is; its end is seen; what went on before does not count."""
     first, second = pair

@@ -124,7 +124,7 @@ def test_a_process_group_ends_with_gloo_at_rest_also_after_the_recording(monkeyp
     assert 1 == len(waits)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_compiled_optimizer_steps_as_without_hooks(
     recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

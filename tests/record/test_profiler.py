@@ -24,6 +24,7 @@ from dptrace.record.script_profiler import install  # noqa: E402
 from dptrace.record.windows import Purpose, Window  # noqa: E402
 
 
+@pytest.mark.heavy
 def test_a_lap_is_as_long_as_what_happens_in_it() -> None:
     """A step takes at least the time slept, in whole ns; the time between steps is not counted."""
     watch, laps, outer_durations = Stopwatch(torch.device("cpu")), [], []

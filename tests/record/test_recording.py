@@ -93,6 +93,7 @@ def test_allocations_and_frees_are_recorded_on_request(memory: bool) -> None:
     assert memory is (b'"[memory]"' in text)
 
 
+@pytest.mark.heavy
 def test_the_overhead_is_measured_after_the_recorded_steps() -> None:
     """Of a loop that goes on, windows with and without the profiler alternate, and run.json is updated."""
     _train(40, out="x", steps=2, warmup=2)

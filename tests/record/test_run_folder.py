@@ -424,6 +424,7 @@ def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
         assert rank["threads"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_ddp_shows_its_buckets() -> None:
     """DDP's own logging data contains the buckets; other modes have none."""

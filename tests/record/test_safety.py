@@ -128,6 +128,7 @@ def case(text: str, how: str = "plain", **more: Any) -> dict[str, Any]:
     return {"script": text, "how": how} | more
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_recorded_training_is_the_plain_one(name: str, tmp_path: Path) -> None:

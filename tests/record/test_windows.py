@@ -33,6 +33,7 @@ def test_windows_are_in_order_and_do_not_overlap(schedule: Schedule, settings: L
     assert all(before.end <= after.first for before, after in pairwise(windows))
 
 
+@pytest.mark.heavy
 @given(SCHEDULES)
 def test_the_recorded_window_is_that_of_the_schedule(schedule: Schedule) -> None:
     """Whatever else is measured, the recorded steps follow wait and warm-up."""

@@ -113,6 +113,7 @@ def test_a_lateness_that_an_absent_rank_may_have_too_is_no_gain(tmp_path: Path) 
     assert sum(gain.marginal_ns or 0 for gain in found) < 5e6
 
 
+@pytest.mark.heavy
 def test_what_is_little_beside_the_waiting_for_a_rank_refuses_no_gain(tmp_path: Path) -> None:
     """No all-reduce has all its ranks. It takes 1 to 9 ms after rank 1 came, 100 ms late: that may be its transfer, or
     rank 0, which has no trace. Rank 1 is named, and what it gains if rank 0 was not as late is the most.
@@ -159,6 +160,7 @@ def test_an_absent_rank_goes_on_after_a_collective_in_which_it_waited(tmp_path: 
     assert all((gain.marginal_ns or 0) < 0.1 * true_ns for ranks, gain in found.items() if ranks != (0,))
 
 
+@pytest.mark.heavy
 def test_steps_that_a_cut_file_lacks_work_of_are_left_out(tmp_path: Path) -> None:
     """The file of rank 2 ends in its last step: that one does not count for it."""
     run = dptrace.open(SLOW.write(tmp_path / "run", cut=(2,)), cache=False)

@@ -187,6 +187,7 @@ def test_the_rank_that_others_wait_for_is_asked_for_its_data(tmp_path: Path) -> 
     assert "rank 5" in questions["data"].numbers
 
 
+@pytest.mark.heavy
 def test_without_a_rank_nothing_is_said_of_waiting(tmp_path: Path) -> None:
     """Rank 1 of two is late by 600 µs and was not recorded: what the other one's collectives take may be waiting."""
     folder = Mesh(tp=1, dp=2, late_us={1: 600}).write(tmp_path / "run")

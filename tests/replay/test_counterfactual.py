@@ -175,6 +175,7 @@ def opened(folder: Path, *files: ComputeFile) -> dptrace.Run:
     return dptrace.open(folder, cache=False)
 
 
+@pytest.mark.heavy
 def test_what_the_device_sets_gains_what_it_costs(tmp_path: Path) -> None:
     """Where nothing else runs, a step is shorter by what the finding counts."""
     for kind, file in (

@@ -63,6 +63,7 @@ def test_recorded_paths_cover_their_step(name: str) -> None:
     assert 0 == kernels[kernels["on_path"]]["slack_ns"].min()
 
 
+@pytest.mark.heavy
 def test_a_rank_that_lacks_a_step_is_aligned_by_the_names_of_its_others(run: dptrace.Run, tmp_path: Path) -> None:
     """It began to record a step later: its kernels before that are of no step, and paths are those of the whole job."""
     files = [job_rank(rank, forward, 623) for rank, forward in enumerate((300, 400))]

@@ -106,6 +106,7 @@ def test_a_rank_without_a_complete_step_is_left_out(tmp_path: Path) -> None:
     assert any("Left out" in note and "rank0.pt" in note for note in run.notes)
 
 
+@pytest.mark.heavy
 def test_files_that_lost_the_collectives_of_other_steps_are_named(tmp_path: Path) -> None:
     """One has those of even steps and one those of odd ones: no step tells who waits for whom. Cut alike, they tell."""
     alike = dptrace.open(_write(tmp_path / "alike", {0, 1}, 1), cache=False)

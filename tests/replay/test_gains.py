@@ -46,6 +46,7 @@ def test_a_straggler_gains_what_others_wait(late: dptrace.Run) -> None:
     assert gain.low_ns <= 5_000_000 <= gain.high_ns
 
 
+@pytest.mark.heavy
 def test_buckets_gain_nothing_more_where_all_reduces_take_no_time() -> None:
     """The first change leaves the second one no messages whose time it could predict."""
     measurer = Measurer(dptrace.open(TRACES / "naive_cpu_2ranks", cache=False).replay)
@@ -159,6 +160,7 @@ def test_the_largest_gain_comes_first(hidden: dptrace.Run) -> None:
     assert ["exposed_comm", "data_loading"] == [finding.kind for finding in found]
 
 
+@pytest.mark.heavy
 def test_one_stall_is_one_finding(tmp_path: Path) -> None:
     """The loader of one rank is late by 5 ms: its idle time has no gain of its own once that rank is level."""
     run = dptrace.open(planted_job(tmp_path, [Plant(1, "loader", 5)]), cache=False)
@@ -172,6 +174,7 @@ def test_one_stall_is_one_finding(tmp_path: Path) -> None:
     assert "Findings above have part of the same time" in loading.gain.reason
 
 
+@pytest.mark.heavy
 def test_what_all_do_is_not_one_ranks(tmp_path: Path) -> None:
     """All loaders are late by 5 ms, and one by 2 ms more: first that is its share, then the rest is everybody's."""
     plants = [Plant(rank, "loader", 7 if rank == 1 else 5) for rank in range(4)]
@@ -218,6 +221,7 @@ def test_waiting_for_missing_ranks_is_no_gain(tmp_path: Path) -> None:
 # What one change gains, with its range.
 
 
+@pytest.mark.heavy
 def test_host_time_gains_no_more_than_steps_without_the_profiler_have() -> None:
     """A step of 4.85 ms takes 3.16 without the profiler, of which 1.33 are idle: what is more is the profiler's."""
     found = [one for one in findings_of(dptrace.open(TRACES / "single_h200")) if isinstance(one.evidence, Idle)]
@@ -275,6 +279,7 @@ def test_what_gains_nothing_is_not_among_the_first(hidden: dptrace.Run) -> None:
     assert not set(minor) & {entry["text"] for entry in finding_places(hidden, chart(hidden))}
 
 
+@pytest.mark.heavy
 def test_where_a_replay_cannot_tell_waiting_has_no_cause() -> None:
     """Ranks that share a GPU wait for each other without a recorded reason: who waits for whom is measured."""
     found = findings_of(dptrace.open(TRACES / "ddp_h200_2ranks"))
@@ -294,6 +299,7 @@ def test_what_is_said_of_the_replay_of_one_step_is_that_of_a_step() -> None:
     assert {doubt.text for doubt in answers[0].doubts} == {doubt.text for doubt in answers[1].doubts}
 
 
+@pytest.mark.heavy
 def test_all_ranks_that_wait_are_named(tmp_path: Path) -> None:
     """Also one that is itself late where the late rank is latest, and waits in the other steps."""
     plants = [Plant(1, "python", 20.0, (0, 1, 3)), Plant(1, "python", 30.0, (2,)), Plant(2, "allocator", 25.0, (2,))]
@@ -303,6 +309,7 @@ def test_all_ranks_that_wait_are_named(tmp_path: Path) -> None:
     assert [0, 2] == finding.evidence.to_dict()["waiting_ranks"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("missing", "said"), [((1,), "rank 1 was not recorded"), ((), "collectives lack ranks")])
 def test_only_ranks_without_a_file_were_not_recorded(missing: tuple[int, ...], said: str, tmp_path: Path) -> None:
     """A collective may lack a rank whose file is there, but does not have it."""

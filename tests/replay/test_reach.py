@@ -32,6 +32,7 @@ def said(folder: Path, program: Program, size: int, plant: Plant) -> tuple[dict[
     return stages_of(model), reach_text(model, late, [one for one in every if one.process == late])
 
 
+@pytest.mark.heavy
 def test_a_late_stage_is_named(tmp_path: Path) -> None:
     """Stages are counted along the messages, which go to and fro between neighbors."""
     stages, text = said(tmp_path, pipeline(one_forward_one_backward, 4), 4, Plant(2, "F", 20))
@@ -53,6 +54,7 @@ def test_of_several_stages_of_a_rank_the_late_one_is_named(tmp_path: Path) -> No
     assert "late in" not in of_rank
 
 
+@pytest.mark.heavy
 def test_the_group_that_waits_first_is_named(tmp_path: Path) -> None:
     """A rank that is late in the forward pass delays its tensor-parallel pair; the others inherit that."""
     stages, text = said(tmp_path, mesh, 4, Plant(3, "forward", 40))

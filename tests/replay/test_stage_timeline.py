@@ -45,6 +45,7 @@ def noise(way: str, stage: int, replica: int, step: int, batch: int) -> float:
     return _BASE[way] * (0.5 + mixed % 4 / 2)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("planted", "verdict"),
     [
@@ -105,6 +106,7 @@ def _run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.heavy
 def test_the_command_prints_the_answer(tmp_path: Path) -> None:
     """Text has the verdict, JSON what Python returns; options on runs, and pages, are refused."""
     path = write_stages(tmp_path / "planted.json.gz", slow_worker, 3, 4)

@@ -32,6 +32,7 @@ def test_the_unchanged_run_is_replayed_exactly(run: dptrace.Run) -> None:
 
 # A step is 20 µs of host and launch, forward, 1, backward 200, 2, all-reduce 100, 2, optimizer 50, 5, and 20 µs of
 # host; rank 1 sets it with a forward of 400 µs.
+@pytest.mark.heavy
 def test_the_predicted_step_is_that_of_the_changed_job(run: dptrace.Run) -> None:
     """A change has the effect that the job's dependencies give it, not the sum of what it changes."""
     for options, step_us in (
@@ -76,6 +77,7 @@ def test_parts_and_ranks_have_the_predicted_times(run: dptrace.Run) -> None:
         assert {"exposed_comm_ns": -50_000, "wall_ns": -50_000} == {k: ns for k, ns in changes.items() if ns}
 
 
+@pytest.mark.heavy
 def test_the_predicted_run_is_a_run(run: dptrace.Run) -> None:
     """Its timelines have the predicted steps, its collectives match, and it compares with the recorded run."""
     predicted = run.whatif(bandwidth=2).run

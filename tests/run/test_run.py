@@ -113,6 +113,7 @@ def test_the_one_that_stands_out_comes_first() -> None:
     assert ["typical"] == [one.why for one in found if "typical" in one.why]
 
 
+@pytest.mark.heavy
 def test_a_rank_that_waits_itself_has_not_held_others_up(tmp_path: Path) -> None:
     """Rank 0 is late: its peer, for which a third rank then waits, is not, and none is where rank 0 is left out."""
     run = dptrace.open(Mesh(tp=2, dp=2, late_us={0: 900}).write(tmp_path / "run"), cache=False)

@@ -83,6 +83,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return dptrace.open(folder, cache=False)
 
 
+@pytest.mark.heavy
 def test_waits_and_lateness_are_those_among_all_ranks(run: Run) -> None:
     """Rows of the kept ranks are the rows of the whole, in steps, collectives, clocks and stragglers."""
     for ranks in ({0}, {2}, {1, 3}, {0, 1, 2, 3}):
@@ -98,6 +99,7 @@ def test_waits_and_lateness_are_those_among_all_ranks(run: Run) -> None:
             assert expected.to_dict("list") == cut[["rank", *columns]].to_dict("list"), name
 
 
+@pytest.mark.heavy
 def test_findings_are_those_of_the_selection(run: Run) -> None:
     """A late rank that is left out is none of them; the waiting for it stays a figure."""
     part, late = run.select(ranks={0}), run.select(ranks={2})

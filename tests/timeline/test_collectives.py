@@ -393,6 +393,7 @@ def launched(file: KinetoFile, folder: Path) -> list[tuple[str, float] | None]:
     return [(trace.names[trace.name[i]], (trace.start_ns[i] - BASE_NS) / 1000) if i >= 0 else None for i in found]
 
 
+@pytest.mark.heavy
 def test_every_kind_of_call_launches(tmp_path: Path) -> None:
     """The id links them, whatever the call's name and category; all kernels of a graph share the id of its launch."""
     for call, category in product(CALLS, ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime")):

@@ -114,6 +114,7 @@ def test_a_rule_that_is_none_is_refused_before_anything_is_read() -> None:
             dptrace.open("gone.json", phase_labels=rule)
 
 
+@pytest.mark.heavy
 def test_a_verb_and_a_second_reading_take_rules(tmp_path: Path) -> None:
     """They reach the split of ``dptrace analyze``, and the phase of memory, which is read and cached on its own."""
     file = KinetoFile().label("ProfilerStep#1", 0, 100).label("later", 10, 20).kernel("wgrad", 20, 60, 15)
@@ -125,6 +126,7 @@ def test_a_verb_and_a_second_reading_take_rules(tmp_path: Path) -> None:
         assert phase in set(dptrace.open(path, phase_labels=rule).memory()["phase"])
 
 
+@pytest.mark.heavy
 def test_a_graph_of_which_nothing_tells_the_phase_is_other(tmp_path: Path) -> None:
     """It may hold backward, too: a note gives its share of compute. What encloses the launch tells, as a label does."""
     for around, phase in (

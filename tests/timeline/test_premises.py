@@ -46,6 +46,7 @@ def test_a_whole_recording_lacks_nothing(tmp_path: Path) -> None:
     assert ({}, {}, ()) == (found.unknown, found.bounds, found.limits)
 
 
+@pytest.mark.heavy
 def test_what_is_missing_is_named_and_limits_what_needs_it(tmp_path: Path) -> None:
     """Figures without it are null, others stay; the first sentence says so."""
     for removal, lacks, unknown in (

@@ -64,6 +64,7 @@ def test_all_columns_move_with_the_marks(path: Path) -> None:
     assert trace.detail.max() < len(trace.details)
 
 
+@pytest.mark.heavy
 def test_the_command_line_takes_it(path: Path) -> None:
     """A name that fits no range is a note with the names that there are."""
     answers = [

@@ -203,6 +203,7 @@ PHASES: dict[str, tuple[list[tuple[Any, ...]], list[Any], str]] = {
 }
 
 
+@pytest.mark.heavy
 def test_phases_follow_from_what_encloses_the_launch(tmp_path: Path) -> None:
     """Of each launch, in their order."""
     for case in PHASES:
@@ -436,6 +437,7 @@ def test_forward_work_in_a_node_of_backward_is_recompute(tmp_path: Path) -> None
         assert (node, expected) == (node, [timeline.names[i] for i in timeline.name[timeline.recompute]])
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_the_checkpointed_resnet_does_its_blocks_again() -> None:
     """All 57 forward-only kernels of batch norm that backward launches are recompute."""

@@ -88,6 +88,7 @@ def test_no_trainer_hides_a_module_of_the_standard_library() -> None:
     assert not names & set(sys.stdlib_module_names)
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize("mode", FOUR)
 def test_each_of_the_first_modes_records_a_trace_for_each_rank(mode: str) -> None:
@@ -138,6 +139,7 @@ def _numbers(case: ModeCase) -> ModelSizes:
     return ModelSizes(sizes, case.ranks, shapes, tuple(saved.files))
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @each_of(case for case in CASES if case.loss_tolerance is None)
 def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> None:

@@ -62,6 +62,7 @@ def watched(folder: Path, *words: str, options: tuple[str, ...] = ()) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_rank_that_is_late_is_named_at_the_end(tmp_path: Path) -> None:
     """The verdict names rank and stage, summary.json has the figures, and the script's output is its own."""
@@ -75,6 +76,7 @@ def test_a_rank_that_is_late_is_named_at_the_end(tmp_path: Path) -> None:
     assert 40 == pytest.approx(first["ns_per_step"] / 1e6, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize(("what", "code"), [("gone", 0), ("gone", 7), ("fails", 3)])
 def test_the_exit_code_and_the_last_line_are_the_scripts(what: str, code: int, tmp_path: Path) -> None:
@@ -99,6 +101,7 @@ def test_a_rank_that_dies_leaves_its_exit_code_and_a_verdict(tmp_path: Path) -> 
     assert (tmp_path / "w" / "summary.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_ranks_that_a_launcher_starts_watch_themselves(tmp_path: Path) -> None:
     """``torchrun -m dptrace.watch``: rank 0 starts what reads the files, and waits for its verdict."""
@@ -113,6 +116,7 @@ def test_ranks_that_a_launcher_starts_watch_themselves(tmp_path: Path) -> None:
     assert (tmp_path / "w" / "summary.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_slow_step_is_named_and_the_next_ones_are_recorded(tmp_path: Path) -> None:
     """The capture is a run of its own, is analyzed, and stands in the verdict with the step that was slow."""
@@ -309,6 +313,7 @@ def test_a_watched_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert 2 == run(cli, words).exit_code
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kept", [4096 + 120 * 12, 8])
 def test_a_summary_that_is_not_of_the_records_is_not_used(
     kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -340,6 +345,7 @@ def test_what_reads_recordings_says_that_a_watched_run_is_none(verb: str, tmp_pa
     assert f"dptrace watch {folder}" in result.output
 
 
+@pytest.mark.heavy
 def test_a_recording_beside_a_watched_run_is_read_alone(tmp_path: Path) -> None:
     """The watch's own JSON files are no traces of a folder above it."""
     _watched(tmp_path / "w", 100, 9.0)
@@ -394,6 +400,7 @@ def test_view_of_a_watched_run_is_its_page(tmp_path: Path) -> None:
     assert 1 == CliRunner().invoke(cli, ["view", str(tmp_path / "w"), "-o", str(tmp_path / "other.html")]).exit_code
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_served_page_follows_the_run(tmp_path: Path) -> None:
     """Steps that come later are on it, without a reload of the server."""

@@ -27,6 +27,7 @@ def reasons(folder: Path, job: Job) -> list[str]:
     return [capture.why for capture in asks.captures]
 
 
+@pytest.mark.heavy
 def test_each_capture_needs_late_steps_of_its_own(tmp_path: Path) -> None:
     """Ten late steps ask for one; a single one after the pause asks for none; ten more do."""
     late = [Plant(1, "forward", 20.0, when) for when in ((60, 75), (172, 173), (230, 245))]

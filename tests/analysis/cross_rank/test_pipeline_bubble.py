@@ -198,7 +198,7 @@ def without_labels(run: Run, ring: bool = False) -> Run:
     return Run("r", tuple(timelines))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 9), st.integers(1, 9), st.sampled_from((gpipe, naive)))
 def test_messages_tell_a_schedule_without_labels(
     ranks: int, micro_batches: int, forward: int, backward: int, schedule: Callable[[int, int], list[list[Slot]]]

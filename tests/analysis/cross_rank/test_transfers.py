@@ -418,6 +418,7 @@ def test_sums_leave_unknown_spans_out() -> None:
     assert {"exposed_wait_ns": None, "exposed_unmatched_ns": 0} == sum_of_waits([])
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_all_but_the_straggler_of_four_wait_for_it() -> None:
     """Rank 2 sleeps about a second in each step: that is the others' wait, and the rest transfers in 12 ms."""

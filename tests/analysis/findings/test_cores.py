@@ -64,6 +64,7 @@ def test_ranks_that_share_too_few_cores_are_one_finding(tmp_path: Path) -> None:
     assert ("no_core", [1, 2]) == (found.evidence.to_dict()["cause"], found.evidence.to_dict()["ranks"])
 
 
+@pytest.mark.heavy
 def test_what_all_ranks_lack_makes_none_late(tmp_path: Path) -> None:
     """Each had no core for as long as one is late: it may have slept, or waited in another place than the others."""
     waits = {rank: [4.5] * 4 for rank in range(4)}

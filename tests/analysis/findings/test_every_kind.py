@@ -54,7 +54,7 @@ PLANTS = [
 ]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [*(ROOT / "traces" / name for name in OWN), *(REAL / name for name in OTHERS), *PLANTED], ids=str
 )

@@ -54,6 +54,7 @@ def test_a_planted_cause_is_named_once(
     assert finding.figure[0] == pytest.approx(gain * MS, rel=0.1)
 
 
+@pytest.mark.heavy
 def test_a_pause_in_each_step_is_a_finding_of_its_own(tmp_path: Path) -> None:
     """Of a job whose host is late for each kernel and does nothing for 10 ms a step, these are apart from the rest."""
     plant = Plant(0, "pause", 10, range(12), layer=5)
@@ -82,6 +83,7 @@ def test_a_clean_job_has_no_straggler(tmp_path: Path) -> None:
     assert [] == straggler_findings(ahead)
 
 
+@pytest.mark.heavy
 def test_two_causes_are_two_findings(tmp_path: Path) -> None:
     """On two ranks, in different steps."""
     found = straggler_findings(planted_job(tmp_path, [Plant(1, "allocator", 6, [1]), Plant(2, "kernel", 2, layer=6)]))
@@ -89,6 +91,7 @@ def test_two_causes_are_two_findings(tmp_path: Path) -> None:
     assert [(2, "compute"), (1, "allocator")] == [(f.evidence.rank, f.evidence.to_dict()["cause"]) for f in found]
 
 
+@pytest.mark.heavy
 def test_what_most_ranks_do_makes_none_late(tmp_path: Path) -> None:
     """Three of four ranks are in an operator for 4 ms: it is what hosts do, and gains what the one waits."""
     plants = [Plant(rank, "operator", 4, layer=5) for rank in (1, 2, 3)]
@@ -99,6 +102,7 @@ def test_what_most_ranks_do_makes_none_late(tmp_path: Path) -> None:
     assert not [finding for finding in found if finding.kind == "straggler" and not finding.is_minor]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("spoil", ["missing", "third", "mixed"])
 def test_without_all_ranks_no_wait_is_known(tmp_path: Path, spoil: str) -> None:
     """A rank missing, a third of a rank missing, or ranks of two jobs: what lacks a rank has no wait."""

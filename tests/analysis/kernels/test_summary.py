@@ -187,6 +187,7 @@ def _lists(value: Any) -> Any:
     return [_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
+@pytest.mark.heavy
 def test_calls_and_times_equal_tracelens() -> None:
     """Every matrix product and attention: number of calls, and time of the kernels below them within 0.1 %."""
     for model in ("h100_qwen_0.5b", "mi300_qwen_0.5b", "h100_bert_small"):

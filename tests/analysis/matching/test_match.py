@@ -49,6 +49,7 @@ def test_calls_of_a_step_match_by_sort_and_order() -> None:
     assert () == matches.notes
 
 
+@pytest.mark.heavy
 def test_one_of_404_equal_calls_missing_shifts_none() -> None:
     """DDP by parameter: all-reduces of one size, 20 µs apart; the other ranks' calls keep their partners."""
     ends = np.cumsum(np.random.default_rng(0).integers(60_000, 200_000, 404)).tolist()

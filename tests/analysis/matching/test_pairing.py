@@ -58,7 +58,7 @@ def test_what_ended_far_from_all_is_matched_where_nothing_else_can_be() -> None:
     assert np.delete(row[:20], 15).tolist() == row[20:39].tolist()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_many_calls_cost_little() -> None:
     """Twice 40,000 calls of one size without marks, one of them missing: under a second of CPU."""
     calls = plan(40_000)

@@ -77,6 +77,7 @@ def test_a_late_rank_s_cause_has_words_and_advice(cause: DelayCause) -> None:
     assert f"`{cause.name}`" in rows or cause.name == "not_recorded", f"Add {cause.name} to definitions.md."
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_planted_cause_is_told_everywhere(tmp_path: Path) -> None:
     """Its record alone puts it into tables, JSON, pages and findings with gains; a baseline that was saved without it

@@ -78,7 +78,7 @@ def asked(line: str, *arguments: str) -> Result:
     return CliRunner().invoke(cli, [*line.split(), *arguments])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_name_of_a_file_decides_its_form(folder: Path) -> None:
     """In any case of letters, for every verb; JSON and CSV are those of --json and --csv."""
     for line in [line for line in VERBS if line != "doctor"]:
@@ -94,6 +94,7 @@ def test_the_name_of_a_file_decides_its_form(folder: Path) -> None:
             path.unlink()
 
 
+@pytest.mark.heavy
 def test_a_form_that_a_verb_does_not_have_is_refused(folder: Path) -> None:
     """Before any work: the message names the suffixes that it has, and nothing is written."""
     for line in VERBS:
@@ -153,7 +154,7 @@ def test_several_files_hold_an_answer_each(folder: Path) -> None:
         (folder / name).unlink()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_options_of_earlier_versions_write_what_o_writes(folder: Path) -> None:
     """Besides the answer, as they did; a line names the new way, and help no longer the old."""
     for line, old, path, printed in (

@@ -34,6 +34,7 @@ def help_of(verb: str) -> list[str]:
 MISSING = ("none.json: no such file.",)
 
 
+@pytest.mark.heavy
 def test_help_fits_and_has_a_line_for_each_option() -> None:
     """No line is wider than 110 columns, and none continues the option above it; examples are there to copy."""
     for verb in sorted(COMMANDS):
@@ -222,7 +223,7 @@ def test_output_that_can_not_be_written_is_one_line(trace: str) -> None:
         assert "Traceback" not in result.stderr
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error_and_a_closed_output_is_one_where_something_is_printed(
     trace: str, tmp_path: Path
 ) -> None:
@@ -240,6 +241,7 @@ def test_a_closed_pipe_is_no_error_and_a_closed_output_is_one_where_something_is
     assert 0 == written.returncode, written.stderr
 
 
+@pytest.mark.heavy
 def test_no_columns_are_the_usual_ones(trace: str) -> None:
     """Some terminals say that they have none, and a table of that width is empty."""
     for verb in ("analyze", "kernels", "view --text"):
@@ -263,7 +265,7 @@ def test_no_encoding_is_an_error(trace: str, tmp_path: Path) -> None:
     assert "bad\\udcff.json" in json.loads(odd.stdout)["run"]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_names_can_not_give_orders_to_the_terminal(tmp_path: Path) -> None:
     """Escape sequences in file names, notes and kernels reach neither stdout nor stderr."""
     folder = tmp_path / "a\x1b]0;title\x07"

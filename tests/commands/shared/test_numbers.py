@@ -113,6 +113,7 @@ _REFUSED = (
 """What is wrong use or a bad file, the exit code, and a fact of the message."""
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("files")
 def test_a_number_that_can_not_be_meant_is_refused() -> None:
     """The option or the file, and the exit code, before a run is read; no names of Python's or click's types."""

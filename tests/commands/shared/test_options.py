@@ -48,6 +48,7 @@ def test_an_option_is_spelled_alike_on_every_verb() -> None:
             assert 1 == len({option.help for option in found}), name
 
 
+@pytest.mark.heavy
 def test_quiet_keeps_notes_and_the_answer(tmp_path: Path) -> None:
     """-q hides hints, never the notes on the data; -v prints each file."""
     path = training_step(KinetoFile(rank=0, world_size=2), 1, 0).write(tmp_path / "r0.json")
@@ -68,6 +69,7 @@ def test_wrong_use_is_reported_before_any_work(tmp_path: Path) -> None:
         assert (2, True) == (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit))
 
 
+@pytest.mark.heavy
 def test_a_selection_has_the_figures_of_the_whole(tmp_path: Path) -> None:
     """--ranks and --steps leave rows out of analyze --json and change none."""
     for rank in (0, 1, 2):
@@ -110,6 +112,7 @@ def run(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(cli, ["analyze", *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_parameters_tokens_and_peak_give_the_utilization(folder: Path) -> None:
     """6 · 2,000 · 1,000 FLOPs in each step; in JSON by step, in the terminal as a sentence."""
     options = ("--params", "2K", "--tokens", "1e3", "--samples", "4", "--peak-tflops", "0.5")

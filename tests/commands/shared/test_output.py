@@ -32,6 +32,7 @@ from dptrace.commands.shared.output import (
 from tests.support.kineto_files import KinetoFile, training_step
 
 
+@pytest.mark.heavy
 def test_lines_end_where_their_text_does(tmp_path: Path) -> None:
     """Tables fill their rows with blanks, which a terminal, a pipe and a file do not need."""
     for rank in (0, 1):

@@ -33,6 +33,7 @@ def test_the_tree_ends_where_the_guide_says(described: dict[str, Any], strategy:
     assert strategy == decided(**described).strategy
 
 
+@pytest.mark.heavy
 def test_each_question_has_its_number_and_its_source() -> None:
     """7 billion on 40 GB: DDP and ZeRO-1 do not fit, ZeRO-2 does; NVLink 3 is just as fast as the guide asks for."""
     path = {one.name: one for one in decided(params=7e9, gpu="a100-40", link="nvlink3").path}

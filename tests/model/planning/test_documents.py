@@ -25,6 +25,7 @@ from tests.support.paths import ROOT
 PAGE = ROOT / "docs" / "documents.md"
 
 
+@pytest.mark.heavy
 def test_the_guides_node_without_nvlink() -> None:
     """Llama 3 8B on eight RTX 4090: the sentence names the plan that the search finds, and the step of TP 8."""
     found = predict_report(Description(model="llama3-8b", gpu="rtx4090", gpus=8))
@@ -54,6 +55,7 @@ def test_the_efficiency_of_a_communication_fraction() -> None:
     assert gustafson_efficiency(half, 5) >= 0.6 > gustafson_efficiency(half, 6)
 
 
+@pytest.mark.heavy
 def test_the_gospels_table() -> None:
     """AllReduce Gospel, simulator: with a fixed batch, the GPUs together take longer the more there are."""
     described = Description(
@@ -86,7 +88,7 @@ ROWS = [
 COMMAND = re.compile(r"`(dptrace (?:predict|memory|advise|explain) [^`]*)`")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if "`" in row[2]], ids=lambda row: row[0][:30])
 def test_a_rows_command_prints_its_number(row: list[str]) -> None:
     """docs/documents.md is a promise: what a row says that its commands print stands in their output."""

@@ -103,7 +103,7 @@ def too_large(seed: int) -> Description:
     )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_what_is_said_to_fit_is_accepted_and_fits() -> None:
     """Each option that is named where nothing fits, added to the same command: it is accepted, and its plan fits."""
     tried, kinds, wrong = 0, set(), []

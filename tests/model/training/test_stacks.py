@@ -37,6 +37,7 @@ def test_the_workshops_steps(name: str) -> None:
     assert (steps[2] > steps[0]) is (name == "small")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("model", [{"params": 1.5e6}, {"params": 5e6}, {"layers_of": "784,1024,512,256,10"}])
 def test_few_parameters_gain_nothing_on_four_gpus(model: dict[str, Any]) -> None:
     """A GPU waits for its host: the advice is to use fewer of them, and says why."""

@@ -97,6 +97,7 @@ def test_the_guides_tokens_to_experts() -> None:
     assert pytest.approx(2 * 4 * 512 * 1024 * 2 * 7 / 8) == tokens.sent_bytes
 
 
+@pytest.mark.heavy
 @settings(max_examples=60)
 @given(
     st.sampled_from(["ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "3d"]),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dptrace.readers.kineto.details import has_memory_events
 from dptrace.readers.kineto.reader import read_trace
@@ -150,6 +151,7 @@ def test_times_with_too_many_digits_for_a_double_are_exact(tmp_path: Path) -> No
     assert [1_710_000_000_000_001_123] == memory_of(tmp_path / "a.json").time_ns.tolist()
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_totals_of_a_real_recording_continue_each_other() -> None:
     """Of 2,692 events on an MI300, each device's total is the one before plus the event's bytes."""
@@ -161,6 +163,7 @@ def test_totals_of_a_real_recording_continue_each_other() -> None:
         assert np.array_equal(np.diff(events.allocated[own]), events.bytes[own][1:])
 
 
+@pytest.mark.heavy
 def test_a_file_is_searched_for_them_wherever_they_are(tmp_path: Path) -> None:
     """Also across two chunks of it; a file without them is not read as a whole."""
     for padding in (0, 1 << 20, (1 << 20) - 200, (1 << 20) - 3):

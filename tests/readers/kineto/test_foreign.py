@@ -54,6 +54,7 @@ CASES = {
 }
 
 
+@pytest.mark.heavy
 def test_a_device_that_is_not_read_is_named_and_its_host_is_no_run_without_one(tmp_path: Path) -> None:
     """By the category of its events, or the name and the labels of its process."""
     for file, name, events in CASES.values():

@@ -137,6 +137,7 @@ def test_a_merged_file_is_its_ranks(merge: Callable[..., Document], gpu: int | N
     assert not any("twice" in note or "no trace was read" in note for note in run.notes)
 
 
+@pytest.mark.heavy
 def test_gpus_of_events_that_are_mixed_are_told_by_their_launches(tmp_path: Path) -> None:
     """Ids that only one process has show whose a GPU is; of a shared one, whose the work."""
     for gpu, documents in (
@@ -155,6 +156,7 @@ def test_work_that_may_be_of_two_processes_is_refused(tmp_path: Path) -> None:
             opened(merged)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("has_host", [True, False])
 def test_labels_say_the_ranks(has_host: bool, tmp_path: Path) -> None:
     """In any order, also where neither a launch nor an operator is recorded; to HTA, too."""
@@ -242,6 +244,7 @@ def test_ranks_are_cached_and_read_again(tmp_path: Path, monkeypatch: pytest.Mon
         assert np.array_equal(timeline.start_ns, calls.device_start_ns)
 
 
+@pytest.mark.heavy
 def test_a_merged_file_beside_others_and_in_an_archive(tmp_path: Path) -> None:
     """Its ranks are some of the run's."""
     merged = write(sglang([rank_document(rank) for rank in (0, 1)]), tmp_path / "merged.json")

@@ -108,7 +108,7 @@ def test_a_file_of_2021_is_read(tmp_path: Path) -> None:
     assert (7, 0, ()) == (trace.stream[2], trace.device[2], trace.damage)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_cut_is_a_cut_wherever_it_falls(tmp_path: Path) -> None:
     """Cut at any byte of the last events, the file counts as truncated, or no event is missing."""
     shapes: dict[str, Any] = {"Input Dims": [[2, 3], [3]], "Ev Idx": 7}
@@ -187,6 +187,7 @@ ODD: dict[str, tuple[Any, ...]] = {
 """Values that no profiler writes, by the key of an event."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("category", ["kernel", "python_function"])
 def test_no_event_is_left_out_uncounted(category: str, tmp_path: Path) -> None:
     """An event with a field of no known value is reported: as left out, or as read without that field."""
@@ -445,6 +446,7 @@ def test_kernels_that_kineto_left_out_explain_a_file_without_any(tmp_path: Path)
         build_timelines(read(file, tmp_path), 0)
 
 
+@pytest.mark.heavy
 def test_a_number_out_of_range_is_counted_and_costs_no_work(tmp_path: Path) -> None:
     """The event counts without it."""
     comm: dict[str, Any] = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2, "Seq": 1}

@@ -70,6 +70,7 @@ def _train(recording: Any, steps: int) -> None:
         recording.step(1.0)
 
 
+@pytest.mark.heavy
 def test_the_run_is_there_before_a_long_training_ends() -> None:
     """After the last recorded step it is written on a thread; further steps and the end lose nothing."""
     recording = _recording("x")

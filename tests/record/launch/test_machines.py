@@ -18,6 +18,7 @@ from tests.support.forking import start_python
 from tests.support.recordings import environment
 
 
+@pytest.mark.heavy
 def test_a_machine_waits_until_the_first_one_listens() -> None:
     """It returns once the port is open, which happens after the wait has begun; a closed port is told."""
     with socket.socket() as listener:

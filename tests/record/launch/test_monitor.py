@@ -262,6 +262,7 @@ def test_a_long_step_and_a_rank_that_writes_are_waited_for(run: RunFolder, monke
     ]
 
 
+@pytest.mark.heavy
 def test_an_interrupted_window_is_asked_to_end(run: RunFolder) -> None:
     """Ranks that record are asked to finish; ranks that do not are not waited for."""
     monitor = Monitor(JOB, run, SilentReporter())

@@ -127,6 +127,7 @@ def test_options_that_contradict_each_other_are_refused(given: dict[str, Any], s
             check_training(options)
 
 
+@pytest.mark.heavy
 def test_the_shares_of_a_model_are_those_of_its_layers() -> None:
     """Heads, or outputs of the first layer of each pair: the table agrees with the models that are built."""
     pytest.importorskip("torch")

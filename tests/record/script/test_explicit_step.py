@@ -55,6 +55,7 @@ def test_importing_dptrace_is_enough(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_in_a_recorded_loop_it_is_the_recordings_own(folder: Path) -> None:
     """It ends a step, with a loss, of the record() around it."""
     from dptrace.record import record, step

@@ -54,6 +54,7 @@ def _marks(text: bytes | str) -> list[str]:
     return sorted(name for name in names if name.startswith("ProfilerStep"))
 
 
+@pytest.mark.slow
 def test_the_first_trace_is_the_run_and_the_scripts_own_is_whole(adopt: Callable[[], Any], tmp_path: Path) -> None:
     """The script saves its traces as before, and a second one is only counted."""
     steps = adopt()

@@ -113,6 +113,7 @@ def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
         build_model(opened)
 
 
+@pytest.mark.heavy
 def test_runs_on_cpu_are_explained() -> None:
     """The graph of a recording with gloo ends within half a percent of what was recorded."""
     for name in ("naive_cpu_2ranks", "interleaved_cpu_2ranks", "ddp_cpu_2ranks", "single_cpu"):

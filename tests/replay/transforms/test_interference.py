@@ -54,6 +54,7 @@ def test_the_factor_is_that_of_kernels_that_ran_both_ways(tmp_path: Path, slowed
     assert {1.0, ratio} == set(np.round(found.by_task, 2).tolist())
 
 
+@pytest.mark.heavy
 def test_few_or_unlike_kernels_show_nothing(tmp_path: Path) -> None:
     """Three of a kind, other grids, or a factor that no interference explains: the assumed factor counts."""
     for slowed, count, grids in ((120, 3, (1, 1)), (120, 6, (1, 2)), (400, 6, (1, 1))):

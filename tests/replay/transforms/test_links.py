@@ -20,6 +20,7 @@ from tests.support.real_traces import needs_real_traces, real
 
 
 # A ring among two ranks pays the latency twice and moves the 4,096 bytes once; among eight, 14 times and 1.75 times.
+@pytest.mark.heavy
 def test_the_transfer_has_the_cost_of_the_formula(run: dptrace.Run) -> None:
     """Latency by the hops, bytes by the share of the algorithm; casts at the memory's bandwidth."""
     for options, transfer_ns in (
@@ -89,6 +90,7 @@ def test_others_copy_nothing_and_would_at_the_memory_bandwidth() -> None:
     assert copy_ns(model, np.array([_MIB])).tolist() == [round(2 * _MIB / 10)]
 
 
+@pytest.mark.heavy
 def test_without_buckets_the_copies_go() -> None:
     """DDP's gradients one by one take no copies, and larger buckets keep them."""
     model = dptrace.open(ROOT / "traces" / "ddp_cpu_2ranks").replay.model
@@ -141,6 +143,7 @@ def test_the_line_of_several_sizes_is_that_of_the_run() -> None:
     assert recorded.min() / 2e9 < line.seconds(largest) < recorded.max() / 0.5e9
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_waits_for_absent_ranks_are_no_latency() -> None:
     """A message of 424 bytes takes 8 µs: what large ones take longer is bandwidth, and waits for the other rank."""

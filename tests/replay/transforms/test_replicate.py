@@ -79,6 +79,7 @@ def test_the_predicted_run_has_the_collectives(single: dptrace.Run) -> None:
     assert (single.timelines[0].kind == Kind.COMPUTE).sum() == (run.timelines[0].kind == Kind.COMPUTE).sum()
 
 
+@pytest.mark.heavy
 def test_an_optimizer_in_hooks_waits_less(single: dptrace.Run) -> None:
     """It takes each bucket as it comes; and messages under backward cost less than after it."""
     gains = [

@@ -49,6 +49,7 @@ def test_another_schedule_is_predicted(
     assert answer.low_ns <= measured <= answer.high_ns
 
 
+@pytest.mark.heavy
 def test_carriers_end_as_the_buckets_would(runs: dict[str, dptrace.Run]) -> None:
     """Whatever the number of buckets, the last ends by the recursion end = max(ready, end before) + time."""
     for cap_mb in (0.001, 1, 8, 100):

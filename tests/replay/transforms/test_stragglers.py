@@ -33,6 +33,7 @@ def job(folder: Path, *ranks: tuple[int, int], steps: int = 1) -> dptrace.Run:
     return dptrace.open(folder, cache=False)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("forward", "gained_ns"), [(5300, 5_000_000), (345, 0)])
 def test_a_slow_device_is_brought_to_half_of_the_others(tmp_path: Path, forward: int, gained_ns: int) -> None:
     """Of three ranks with a forward of 300 µs; within 50 µs of the others, none is a straggler."""
@@ -41,7 +42,7 @@ def test_a_slow_device_is_brought_to_half_of_the_others(tmp_path: Path, forward:
     assert gained_ns == pytest.approx(run.whatif(no_straggler=True).run_gain_ns, rel=0.01)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_slow_rank_among_many_costs_what_it_costs_among_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Joins of many ranks are replayed together, those of few one by one: every figure of the answer is the same."""
     monkeypatch.setattr(schedule, "_MIN_WIDTH", 0)
@@ -79,8 +80,8 @@ MICROSECONDS = st.integers(300, 9_000)
 RANKS = st.lists(st.tuples(MICROSECONDS, st.sampled_from((0, 2_000, 7_000))), min_size=2, max_size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.property
-@pytest.mark.heavy
 @settings(max_examples=25, deadline=None)
 @given(RANKS)
 def test_no_straggler_gains_more_than_no_straggler_at_all(ranks: Sequence[tuple[int, int]]) -> None:
@@ -95,8 +96,8 @@ def test_no_straggler_gains_more_than_no_straggler_at_all(ranks: Sequence[tuple[
     assert all(gain.ns is not None and 0 <= gain.ns <= gained for gain in gains)
 
 
+@pytest.mark.slow
 @pytest.mark.property
-@pytest.mark.heavy
 @settings(max_examples=10, deadline=None)
 @given(RANKS.flatmap(lambda ranks: st.tuples(st.just(ranks), st.permutations(ranks))))
 def test_other_numbers_of_ranks_change_nothing(orders: Sequence[Sequence[tuple[int, int]]]) -> None:

@@ -144,7 +144,7 @@ def times_a_step(program: Program, place: str) -> int:
     return 4
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
     """Without stragglers, a step takes what it does without the delays; each is found on its rank, at its place."""
@@ -224,6 +224,7 @@ def test_a_wrong_clock_hides_no_slow_stage(number: int, ahead_ms: int, tmp_path:
         assert {rank for one in late for rank in one.evidence.to_dict()["ranks"]} == {one.rank for one in plants}
 
 
+@pytest.mark.heavy
 def test_clocks_that_nothing_bounds_are_no_basis_for_an_answer(tmp_path: Path) -> None:
     """A clock that is set anew during the recording has no offset that all messages agree on."""
     ranks = run(GPIPE, 3, (Plant(1, "F", 15),))
@@ -255,6 +256,7 @@ def test_a_lost_event_hides_no_late_rank(tmp_path: Path) -> None:
     assert sum(one.ns for one in every) / 1e6 - late < 0.05 * late
 
 
+@pytest.mark.heavy
 def test_a_lost_event_of_the_late_rank_does_not_double_its_delay(tmp_path: Path) -> None:
     """Between the collectives around the one that it lacks, it is late in two steps: none has what both have."""
     ranks = run(data_parallel, 2, (Plant(1, "forward", 40),))
@@ -308,6 +310,7 @@ def test_what_a_cut_took_away_is_evidence_against_nobody(kept: float, tmp_path: 
     assert sum(one.ns for one in every) / 1e6 - late < 0.05 * late
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", ["load", "forward"])
 def test_what_all_ranks_do_is_no_ranks_delay(place: str, tmp_path: Path) -> None:
     """A slow DataLoader on all is one finding with all it costs; a sleep on all makes no rank late."""
@@ -319,6 +322,7 @@ def test_what_all_ranks_do_is_no_ranks_delay(place: str, tmp_path: Path) -> None
     assert not [one.text for one in found if one.kind in ("straggler", "jitter")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("others", [(), (Plant(1, "load", 100, (4,)),)])
 def test_what_was_seen_once_may_not_come_again(others: tuple[Plant, ...], tmp_path: Path) -> None:
     """Also where another rank is as late there, which hides most of it."""
@@ -342,6 +346,7 @@ def test_what_ends_a_step_belongs_to_it(tmp_path: Path) -> None:
     assert [by_step[f"ProfilerStep#{number}"] / 1e6 for number in range(STEPS)] == pytest.approx([40] * STEPS, rel=0.1)
 
 
+@pytest.mark.heavy
 def test_a_delay_belongs_to_the_step_that_spends_it(tmp_path: Path) -> None:
     """Not to the next one, in which the others wait for it: the optimizer comes after a step's last collective."""
     recorded = opened(tmp_path, data_parallel, 3, (Plant(1, "optimizer", 40),))
@@ -355,6 +360,7 @@ def test_a_delay_belongs_to_the_step_that_spends_it(tmp_path: Path) -> None:
         assert [ns / 1e6 for ns in lost.values()] == pytest.approx([40] * len(lost), rel=0.05)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("step", [3, 4])
 def test_a_step_that_waits_for_the_one_before_it_names_who_is_late(step: int, tmp_path: Path) -> None:
     """Rank 2 is late at the end of step 3, and the others wait for it in step 4."""
@@ -375,6 +381,7 @@ def test_of_three_stages_two_are_not_late(tmp_path: Path) -> None:
     assert recorded.whatif(no_straggler=True).step_gain_ns <= 0.03 * recorded.whatif().measured_step_ns
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("size", [2, 3])
 def test_late_at_a_collective_that_runs_beside_work_costs_nothing(size: int, tmp_path: Path) -> None:
     """A rank that is late by 40 ms there, and has 40 ms less to do before the next one, delays nobody."""

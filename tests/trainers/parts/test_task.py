@@ -107,6 +107,7 @@ def test_lower_precision_comes_near_the_gradients(kind: str) -> None:
     assert 0 < apart < 0.05
 
 
+@pytest.mark.heavy
 def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install, before torch fails deep inside."""
     monkeypatch.setattr(shutil, "which", lambda name: None)

@@ -37,6 +37,7 @@ def test_a_model_of_one_rank_is_the_model_itself(name: str, sequence: bool, alon
     assert sum(p.numel() for p in plain.parameters()) == tensors.parameters
 
 
+@pytest.mark.heavy
 def test_pairs_are_cut_and_the_layer_that_is_left_over_is_not(alone: Any) -> None:
     """Five layers form two pairs; a bias that is added after the sum is not split."""
     tensors = TensorParallel(alone)

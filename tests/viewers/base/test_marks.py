@@ -35,6 +35,7 @@ def test_a_log_axis_spans_its_values() -> None:
     assert (0.2, 2_000, "1 10 100 1000") == (wide.low, wide.high, " ".join(label for _, label in wide.ticks))
 
 
+@pytest.mark.heavy
 def test_long_drawings_are_parted_between_rows() -> None:
     """Every mark stands in one part, whole, and parts with bold names begin with one."""
     run = many_ranks(30)

@@ -111,6 +111,7 @@ def test_scripts_stand_after_what_they_need() -> None:
     assert "</script" not in joined.lower()
 
 
+@pytest.mark.heavy
 @needs_node
 def test_the_bundle_is_one_valid_script(tmp_path: Path) -> None:
     """Two modules that use one name at top level would only fail in the browser."""
@@ -120,7 +121,7 @@ def test_the_bundle_is_one_valid_script(tmp_path: Path) -> None:
     assert 0 == subprocess.run([str(NODE), "--check", str(script)], check=False).returncode
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_node
 @pytest.mark.parametrize("path", sorted((ROOT / "tests" / "js").glob("*.test.mjs")), ids=lambda path: path.name)
 def test_scripts(path: Path) -> None:

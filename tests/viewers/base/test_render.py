@@ -31,6 +31,7 @@ def pixels(data: bytes) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
     return np.array(image.open(io.BytesIO(data)).convert("RGB"))
 
 
+@pytest.mark.heavy
 @png_test
 def test_a_png_has_the_size_asked_for_and_all_of_the_drawing() -> None:
     """As high as it needs, or as large as fits, in the middle of white."""
@@ -68,6 +69,7 @@ def test_a_pdf_has_one_page_of_the_drawings_size_and_its_text() -> None:
     assert not re.search(rb"/Subtype\s*/Image", written)
 
 
+@pytest.mark.heavy
 def test_what_is_missing_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a PNG, and of a PDF."""
     for package in ("resvg_py", "svglib", "svglib.svglib"):

@@ -56,6 +56,7 @@ def test_every_colour_stands_out_of_what_is_behind_it() -> None:
         assert [] == [look for look in looks(page) if contrast(look.color, look.idle) < 3], page
 
 
+@pytest.mark.heavy
 def test_no_two_colours_of_a_row_look_alike() -> None:
     """Not to readers with protanopia, deuteranopia or tritanopia either: at least 11 times what is just noticeable
     in one row of the chart, 9 in the legend, which has rows side by side."""

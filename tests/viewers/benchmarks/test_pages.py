@@ -61,7 +61,7 @@ def test_the_page_says_what_the_charts_show() -> None:
     assert 28 == len(re.findall(r"<tr>(?=<td)", text))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_names_are_no_markup() -> None:
     """A model of a user's script and a machine can have any name; nothing is fetched or run but the page's own."""
     for name in ("<script>alert(1)</script>", "</script><b>", "\u202eevil", "$$x$$"):

@@ -76,6 +76,7 @@ def test_idle_time_is_one_gap_across_short_work(tmp_path: Path) -> None:
     assert lane.start_ns[inside][lane.duration_ns[inside].argmax()] == place["gap"]
 
 
+@pytest.mark.heavy
 def test_a_step_that_is_not_drawn_has_no_place(late: Run) -> None:
     """A selection of steps may leave out the one that a finding is about."""
     drawn = chart(late)
@@ -95,6 +96,7 @@ def test_every_finding_with_its_gain_has_a_place() -> None:
         assert all(entry["place"] for entry in finding_places(run, chart(run))), name
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_the_gap_of_a_finding_is_named_however_short() -> None:
     """A page names the longest gaps of each GPU, and those that its findings lead to."""
@@ -140,6 +142,7 @@ def _main_cause(lane: Lane, time: int) -> str:
     return max(CAUSES, key=lambda cause: lane.duration_ns[pieces][lane.category[pieces] == cause_category(cause)].sum())
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_click_goes_to_the_culprit(browser: Browser, late: Run, tmp_path: Path) -> None:
     """Its gap and its host's rows, with the cause and its late arrivals, each of which leads to its call on all ranks;

@@ -272,6 +272,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", RUNS)
 def test_every_call_is_in_the_data(path: str) -> None:
     """With its thread, depth, times, kind, name and shapes, if all calls fit."""

@@ -125,6 +125,7 @@ def choose(page: Page, role: str, position: int) -> None:
 STRAGGLER = real("straggler_v100_4ranks")
 
 
+@pytest.mark.slow
 @needs_real_traces
 @browser_test
 def test_the_panel_shows_what_the_trace_does(browser: Browser, tmp_path: Path) -> None:
@@ -181,6 +182,7 @@ def test_the_keyboard_leads_from_a_kernel_to_its_operator(browser: Browser, page
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_click_shows_a_kernel_and_a_host_call(browser: Browser, page_file: Path, small: Run) -> None:
     """From a kernel an arrow key leads to the next one, and Enter shows it; an operator has the shapes and types that
@@ -222,6 +224,7 @@ def test_a_click_shows_a_kernel_and_a_host_call(browser: Browser, page_file: Pat
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_run_without_calls_offers_no_rows(browser: Browser, tmp_path: Path) -> None:
     """Built in memory: there is no button for them, nothing to read a launch from, and an idle gap has its causes."""
@@ -235,6 +238,7 @@ def test_a_run_without_calls_offers_no_rows(browser: Browser, tmp_path: Path) ->
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("path", [GLOO, pytest.param(STRAGGLER, marks=needs_real_traces)])
 def test_the_largest_gap_shows_what_the_host_did(browser: Browser, path: str, tmp_path: Path) -> None:
@@ -261,6 +265,7 @@ def test_the_largest_gap_shows_what_the_host_did(browser: Browser, path: str, tm
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
 def test_the_panel_never_covers_the_chart(browser: Browser, page_file: Path, size: tuple[int, int]) -> None:
@@ -322,6 +327,7 @@ def test_calls_are_drawn_where_and_in_the_color_of_what_they_are(browser: Browse
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_names_of_calls_stay_text(browser: Browser, tmp_path: Path) -> None:
     """Operators, annotations, shapes, stacks and threads with markup: nothing is executed or fetched."""
@@ -358,6 +364,7 @@ def test_a_served_page_asks_for_the_calls_that_it_shows(browser: Browser, monkey
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("serve", [False, True])
 def test_the_search_finds_calls_annotations_and_findings(

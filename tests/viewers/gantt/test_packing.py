@@ -90,6 +90,7 @@ def test_idle_time_of_a_run_takes_nothing_and_touching_phases_little() -> None:
             assert np.median(starts) == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_page_unpacks_the_same() -> None:
     """static/data/columns.js, on the lanes of a run and on idle time apart from its phases."""

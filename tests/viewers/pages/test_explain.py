@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dptrace.simulate.catalog import ENTRIES
 from dptrace.viewers.pages.explain import Explained, document
 from tests.support.browser import browser_test, emulate, open_page, until
@@ -33,6 +35,7 @@ def test_it_has_steps_text_and_pages(tmp_path: Path) -> None:
 # The animated page of an explanation.
 
 
+@pytest.mark.heavy
 def test_a_page_loads_nothing() -> None:
     """It has no address, and its policy allows its own script only."""
     for name in ENTRIES:

@@ -50,7 +50,7 @@ def source_of(layout: Any) -> ColumnDataSource:
     return table.source
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_table_below_is_the_split() -> None:
     """What the quads in the rows of phases cover, to the nanosecond."""
     for case in ("one rank", "two ranks", "uneven", "no communication", "cpu", "64 ranks"):
@@ -88,6 +88,7 @@ def test_without_a_step_there_is_nothing_to_draw() -> None:
         dptrace.figure(CASES["empty"]())
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_finding_shows_its_place_and_the_table_follows(browser: Browser, tmp_path: Path) -> None:
     """A click on the first finding zooms the chart, and the split is that of what is shown then."""
@@ -187,7 +188,7 @@ def test_an_example_makes_a_document() -> None:
     assert "iframe" not in str(made.to_json())
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("name", ["app_bokeh.py", "app_panel.py"])
 def test_a_server_serves_the_examples(browser: Browser, name: str) -> None:

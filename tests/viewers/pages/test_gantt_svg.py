@@ -42,6 +42,7 @@ def areas(text: str, color: str, row: int = 0) -> float:
     return total / height
 
 
+@pytest.mark.heavy
 def test_areas_are_the_times_of_the_split() -> None:
     """Each part's area in the phases row is its time, drawn whole or as shares of columns."""
     for kernels in (40, 3_000):
@@ -62,7 +63,7 @@ def left_of(text: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_shapes_are_few() -> None:
     """With many kernels and ranks, the file is small."""
     for ranks in (1, 8, 64):
@@ -133,6 +134,7 @@ def test_one_step_is_drawn_without_a_heading() -> None:
     assert not any(run.path in text or "A step takes" in text for text in drawn)
 
 
+@pytest.mark.heavy
 def test_it_is_as_wide_as_asked_and_nothing_leaves_it() -> None:
     """Most of it is the time axis, which has enough labels, and none touches the next."""
     for width in (400, 420, 640, 1200):

@@ -34,7 +34,7 @@ PAGES: dict[str, Callable[[Run], str]] = {
 OPENED = ("diff", "report", "notebook", "layout", "breakdown", "heatmap", "bandwidth", "buckets")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_names_stay_data() -> None:
     """They add no tag, and what reverses text or controls a terminal is spelled out."""
     for name in PAGES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.shared.main import cli
@@ -28,6 +29,7 @@ def _rank(rank: int, late: int) -> Timeline:
     return build.build()
 
 
+@pytest.mark.heavy
 def test_it_has_at_most_sixty_lines_and_names_the_notable_rank() -> None:
     """Of many ranks, kernels and notes; names are no markup, and none is a heading."""
     ranks = tuple(_rank(rank, 500_000 if rank == 33 else 0) for rank in range(40))

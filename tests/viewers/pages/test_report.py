@@ -51,7 +51,7 @@ def test_everything_is_on_the_page(recorded: Run) -> None:
         assert f"<dt>{term}</dt><dd>{text}</dd>" in page
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_run_can_be_reported() -> None:
     """Without a step, without communication, on CPUs, by 64 ranks: a page that says so, below 10 MB."""
     for case in CASES:
@@ -101,7 +101,7 @@ def test_of_many_ranks_the_picture_has_the_notable_ones(monkeypatch: pytest.Monk
     assert 32 == sum(f">rank {rank} · GPU" in section for rank in run.ranks)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_of_a_hundred_ranks_the_picture_has_the_notable_ones_however_short_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -175,7 +175,7 @@ def test_the_tables_of_a_prediction_agree_with_the_figures(prediction: dict[str,
     assert prediction["layout"] in facts(prediction)[1]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_nothing_fits_is_said_with_what_is_missing() -> None:
     """A trillion parameters on 8 GPUs: the nearest plan, and by how much it is too large."""
     said = facts(dptrace.advise(params=1e12, gpus=8))[1]

@@ -58,6 +58,7 @@ def test_it_says_what_matters_first(found: Comparison) -> None:
     assert "! One recording per side" in text
 
 
+@pytest.mark.heavy
 def test_every_table_fits_eighty_columns(found: Comparison) -> None:
     """Ranks are rows where they are asked for, and it is said where there is none in both runs."""
     text = printed(found, all_rows=True, per_rank=True)
@@ -93,6 +94,7 @@ def test_what_only_one_run_has_is_said() -> None:
     assert "more; --all" not in printed(compare(a, b), all_rows=True)
 
 
+@pytest.mark.heavy
 def test_names_of_strangers_give_no_orders() -> None:
     """Neither markup nor escape sequences."""
     hostile = "[bold]x[/bold]\x1b[31m\u202e"
@@ -110,6 +112,7 @@ def test_percents_are_readable(found: Comparison) -> None:
         assert text == percent(dataclasses.replace(found.change("backward_ns"), a=a, b=b)), a
 
 
+@pytest.mark.heavy
 def test_the_steps_reported_are_those_compared() -> None:
     """A run of eight of which one was left out has seven."""
     for run, steps in ((job(first=3), "7 steps"), (job(steps=1), "1 step")):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dptrace.simulate.catalog import ENTRIES
 from dptrace.viewers.terminal.explain import chart_lines, lines
 from tests.support.explanations import explained
 
 
+@pytest.mark.heavy
 def test_lines_fit_80_columns() -> None:
     """For few ranks and many, without a cut: the numbers of every message are there."""
     for ranks in (4, 9):

@@ -171,6 +171,7 @@ def test_causes_and_kinds_are_reported() -> None:
     assert not any("waiting)" in line or " wait " in line for line in alone[:first])
 
 
+@pytest.mark.heavy
 def test_the_figures_of_both_runs_stand_below() -> None:
     """Shares by rank, steps side by side, idling by cause and collectives by kind, of each."""
     a, b = job(), job(seed=1, factors={"exposed": 0.2})
@@ -218,6 +219,7 @@ def test_a_pipe_gets_letters() -> None:
     assert ["0", "µs", "50", "µs", "100", "µs", "150", "µs"] == lines[7].split()
 
 
+@pytest.mark.heavy
 def test_any_number_of_steps_fits() -> None:
     """No line is wider than the terminal, and with many steps only every so-manieth is named."""
     for width, steps in (*product((10, 40, 80, 200), (1, 3, 40)), (10, 700), (80, 700)):
@@ -304,6 +306,7 @@ def steady(length: int, steps: int = 2) -> Run:
     return job_of([build.build()])
 
 
+@pytest.mark.heavy
 def test_two_runs_stand_over_each_other() -> None:
     """A's ranks over B's, with the time that B takes less; saved is what is beyond noise."""
     for a, b, by_step, rows, line in (
@@ -335,6 +338,7 @@ def test_a_run_without_steps_cannot_stand_beside_another() -> None:
         paired(job(), run_of(TimelineBuilder(0, bounds=()).build()))
 
 
+@pytest.mark.heavy
 def test_waiting_has_a_letter_of_its_own() -> None:
     """In both rows of the rank that waits, also in a pair, and in the legend; none where waits are not known."""
     late, alone = (drawn(run, 108) for run in (late_run(30, 70), late_run(30, size=2)))

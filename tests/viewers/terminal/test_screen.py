@@ -62,6 +62,7 @@ def test_the_bar_is_to_scale() -> None:
     assert any("exposed  of it waiting" in line for line in lines if line.startswith("rank  "))
 
 
+@pytest.mark.heavy
 def test_what_is_unknown_stays_said() -> None:
     """Waiting of incomplete collectives; a run without a step; and the notes are counted."""
     lone = screen(late_run(30, size=2))

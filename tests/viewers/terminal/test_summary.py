@@ -107,6 +107,7 @@ def cells(table: str, label: str, column: int) -> list[float]:
     return [float(row.split()[column].replace(",", "")) for row in rows if row[:1].isdigit()]
 
 
+@pytest.mark.heavy
 def test_every_share_of_the_headline_is_that_of_the_tables() -> None:
     """Each percentage is the table's figure over the headline's step, and the causes of idle time add up to it; one
     step of many times the length of the others changes nothing about that, and is named with the median.

@@ -62,6 +62,7 @@ def run_on(gpu: str, folder: Path) -> Run:
     return dptrace.open(file.write(folder / "rank0.json"))
 
 
+@pytest.mark.heavy
 def test_an_operator_is_a_dot_under_the_roof(tmp_path: Path) -> None:
     """65,536 FLOPs over 7,168 bytes; the roof bends at the ridge of an H100, at its peak."""
     drawing = roofline(run_on("NVIDIA H100 80GB HBM3", tmp_path))

@@ -77,7 +77,7 @@ def check_picture(text: str) -> None:
         assert 0 <= float(label.attrib["y"]) <= height + 5
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_view_shows_every_run() -> None:
     """As a picture; in the terminal, with no control character from a name; as a page with the view's title; as a
     table whose rows are as wide as its headings, or a sentence says why there is none."""

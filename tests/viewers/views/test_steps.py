@@ -150,6 +150,7 @@ def test_what_lies_under_compute_is_drawn_below_the_bar() -> None:
     assert "Overlapped communication: under compute, drawn below the bar" in [entry.name for entry in told.legend]
 
 
+@pytest.mark.heavy
 def test_many_ranks_are_one_bar_each() -> None:
     """With too many steps for a bar each, a rank's bar is its mean step, and that is said."""
     told = breakdown(CASES["64 ranks"]())

@@ -148,6 +148,7 @@ def test_a_page_without_memory_events_has_nothing_of_them() -> None:
     assert {} == with_memory(run, chart(run))
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_lane_is_drawn_folds_and_shows_its_levels(browser: Browser, tmp_path: Path) -> None:
     """The peak fills a row up to its mark, a click on the row's name makes it taller, the tooltip has the bytes."""
@@ -354,6 +355,7 @@ def test_the_rows_follow_the_chosen_order(browser: Browser, tmp_path: Path) -> N
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_of_many_ranks_only_those_that_an_order_is_about_stay_open(browser: Browser, tmp_path: Path) -> None:
     """The others are one row each."""

@@ -53,6 +53,7 @@ def picture(page: Page) -> str:
     return drawn
 
 
+@pytest.mark.slow
 @browser_test
 def test_the_page_opens_with_the_figures_of_the_split(browser: Browser, file: Path, run: Run) -> None:
     """From disk: no exception, no console message, no request; figures to the nanosecond, over all ranks and steps; in
@@ -122,6 +123,7 @@ def test_figures_of_a_window_are_the_split_s_of_that_step(browser: Browser, tmp_
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_ranks_leave_a_collective_at_the_same_pixel(browser: Browser, tmp_path: Path) -> None:
     """Rows of ranks whose clocks are ahead by up to half a step, and drift, end each collective within a pixel."""
@@ -179,11 +181,13 @@ def test_too_many_collectives_say_how_to_see_a_part(monkeypatch: pytest.MonkeyPa
         gantt.document(training_run(600))
 
 
+@pytest.mark.heavy
 def test_a_small_run_has_a_small_page(run: Run) -> None:
     """Most of it is Bokeh's script: 1.27 MB in 3.9, 1.4 MB in 3.10."""
     assert 1_300_000 < len(gantt.document(run)) < 1_800_000
 
 
+@pytest.mark.heavy
 def test_a_run_on_cpu_has_a_page() -> None:
     """Its labels name the CPU."""
     build = TimelineBuilder(0, device=-1).compute(0, 50, name="aten::mm").all_reduce(50, 80)

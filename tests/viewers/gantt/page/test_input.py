@@ -169,6 +169,7 @@ def test_the_tooltip_describes_what_is_under_the_pointer(browser: Browser, tmp_p
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_waiting_is_drawn_apart_and_names_the_rank(browser: Browser, tmp_path: Path) -> None:
     """In the rows of phases and of communication, in the summary, and in both tooltips."""
@@ -190,6 +191,7 @@ def test_waiting_is_drawn_apart_and_names_the_rank(browser: Browser, tmp_path: P
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_chip_hides_its_category(browser: Browser, file: Path) -> None:
     """Backward's pixels disappear, the button is not pressed, and the figures do not change."""

@@ -90,6 +90,7 @@ def test_search_counts_marks_and_goes_from_hit_to_hit(browser: Browser, tmp_path
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_drag_measures_exactly_and_a_click_joins_a_collective(browser: Browser, file: Path) -> None:
     """With Shift or in the mode: the range snaps to intervals and has the split's figures; the view does not move. A
@@ -175,6 +176,7 @@ def test_a_wait_in_the_phases_opens_the_call_that_waits(browser: Browser, tmp_pa
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_click_on_a_kernel_shows_its_details(browser: Browser, tmp_path: Path) -> None:
     """Name, phase, step, start, duration and launch delay."""
@@ -379,6 +381,7 @@ def test_back_and_undo_walk_through_views(browser: Browser, file: Path) -> None:
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_light_and_dark(browser: Browser, file: Path) -> None:
     """The system's theme applies until the user switches; all colors are the theme's; printing is light."""

@@ -83,6 +83,7 @@ def test_a_kernel_is_labeled_with_its_short_name(browser: Browser, fills: Run, t
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_wait_names_the_rank_and_its_time(browser: Browser, tmp_path: Path) -> None:
     """In both rows, with the pointer, and in the times of a measured range; the transfer has the collective's name, and
@@ -103,6 +104,7 @@ def test_a_wait_names_the_rank_and_its_time(browser: Browser, tmp_path: Path) ->
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_where_a_rank_is_missing_the_page_says_so(browser: Browser, tmp_path: Path) -> None:
     """How much of the exposed time is waiting is unknown: no figure, no grey, but the reason."""
@@ -117,6 +119,7 @@ def test_where_a_rank_is_missing_the_page_says_so(browser: Browser, tmp_path: Pa
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_collectives_and_ranks_have_the_names_of_their_job(browser: Browser, tmp_path: Path) -> None:
     """A layer, and the rank's place in the mesh; the search finds the name, and it is text, whatever it holds."""

@@ -44,7 +44,7 @@ def lane(drawn: Chart, track: int, role: Role) -> list[tuple[int, int, int]]:
     ]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.booleans())
 def test_each_steps_figures_are_the_splits(steps_a: int, steps_b: int, ranks: int, by_step: bool) -> None:
@@ -166,6 +166,7 @@ def test_several_runs_share_an_axis() -> None:
     assert all(str(Markup.escape(text)) in page for text in said)
 
 
+@pytest.mark.heavy
 def test_steps_of_a_served_page_are_pages() -> None:
     """Those with these numbers; others, and what is no list of numbers, are refused."""
     pages = StepPages(job(4))
@@ -289,6 +290,7 @@ def groups_of_kernels(page: Page) -> set[tuple[str, ...]]:
     return {tuple(sorted(group for name, group, *_ in rows if name == one)) for one, *_ in rows}
 
 
+@pytest.mark.slow
 @browser_test
 def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> None:
     """In paths, titles and notes: nothing is executed or added to the page."""
@@ -367,6 +369,7 @@ def loaded_again(page: Page, act: Callable[[], None]) -> None:
     settle(page)
 
 
+@pytest.mark.slow
 @needs_real_traces
 @browser_test
 def test_waits_of_a_step_are_bounds_only_where_it_lacks_a_rank(browser: Browser, tmp_path: Path) -> None:
@@ -390,6 +393,7 @@ def test_waits_of_a_step_are_bounds_only_where_it_lacks_a_rank(browser: Browser,
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_steps_are_compared_by_three_clicks(browser: Browser, tmp_path: Path) -> None:
     """Each chosen step begins at 0 and has its own figures; a button leads to the whole run, as does a link to steps

@@ -170,6 +170,7 @@ def test_the_panel_has_the_figures_of_the_range(browser: Browser, address: str) 
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_kernels_longest_call_is_three_clicks_away(browser: Browser, address: str) -> None:
     """The table sorts by its columns; a kernel's longest call opens, and its number leads to the list of its calls."""
@@ -211,6 +212,7 @@ def test_a_kernels_longest_call_is_three_clicks_away(browser: Browser, address: 
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_no_figures_of_another_range_are_shown_as_those_of_this_one(browser: Browser) -> None:
     """Where the server of a page does not answer; they follow when it does."""

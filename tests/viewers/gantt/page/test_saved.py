@@ -49,6 +49,7 @@ def test_a_saved_view_has_all_rows(browser: Browser, tmp_path: Path) -> None:
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_png_is_what_the_page_shows(browser: Browser, tmp_path: Path) -> None:
     """At twice its size: its pixels are those of the canvas, in the theme of the page, without what is around it."""
@@ -152,6 +153,7 @@ def test_a_saved_page_opens_with_its_bookmarks(browser: Browser, tmp_path: Path)
             assert ([], []) == (page.evaluate("fired"), errors)
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_bookmark_says_where_it_is_like_the_figures(browser: Browser, tmp_path: Path) -> None:
     """Of a view of some µs in ns since its step began, as the axis counts there."""

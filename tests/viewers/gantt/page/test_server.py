@@ -185,6 +185,7 @@ def test_an_unknown_host_is_an_error() -> None:
         PageServer("", {}, host="no.such.host.invalid")
 
 
+@pytest.mark.heavy
 def test_at_another_address_it_goes_by_its_number() -> None:
     """A numeric address cannot be DNS rebinding; an unknown name is still refused."""
     started = PageServer("page", {}, host="0.0.0.0")
@@ -208,6 +209,7 @@ def run() -> Run:
     return training_run(3_000, ranks=2)
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
     browser: Browser, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,7 @@ def test_keys_and_chips_leave_the_chart_in_its_place(browser: Browser, two: Path
         assert before == row_box(page, "compute")
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> None:
     """The GPU is framed for a moment, with its own steps in the strip; the color scale and the steps are labelled, and
@@ -201,6 +202,7 @@ def check_narrow(page: Page) -> None:
     assert [] == page.eval_on_selector_all("header *, #summary *, #chips *, #notes, #heat canvas", off)
 
 
+@pytest.mark.slow
 @browser_test
 def test_many_ranks_fit_a_narrow_page(browser: Browser, many: Path) -> None:
     """With their heatmap."""
@@ -209,6 +211,7 @@ def test_many_ranks_fit_a_narrow_page(browser: Browser, many: Path) -> None:
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_rows_grow_with_the_window(browser: Browser, two: Path) -> None:
     """A large window also has a larger font: labels, names, legend and facts; a narrow one cuts none."""
@@ -230,6 +233,7 @@ def test_rows_grow_with_the_window(browser: Browser, two: Path) -> None:
     assert all(1.4 * before < after for before, after in zip(*letters, strict=True))
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_long_name_does_not_fill_the_card_nor_a_card_hide_hits(browser: Browser, tmp_path: Path) -> None:
     """A name of 20,000 letters takes a few lines; slash and Enter show the hits over an open card."""

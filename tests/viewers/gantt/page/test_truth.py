@@ -176,6 +176,7 @@ def test_columns_are_shares_where_rows_are_scrolled_and_collapsed(browser: Brows
         assert [] == [error for error in errors if "willReadFrequently" not in error]
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_row_that_is_cut_by_the_frame_shows_its_part(browser: Browser, tmp_path: Path) -> None:
     """The visible part has the same pixels as in the whole row."""
