@@ -1,7 +1,8 @@
 """The formats of trace files: their suffixes, their first bytes, and the choice of the module that reads a file.
 
 To add a format, write a module with ``pieces(source, start, chunks)``, which turns a file's bytes into
-:class:`~dptrace.readers.stream.EventPiece` objects of Kineto's event text, and add a line to ``FORMATS``.
+:class:`~dptrace.readers.stream.EventPiece` objects of Kineto's event text, and add a line to ``FORMATS``; what the text
+says of ranks, cuts and rows that can't be read is in docs/architecture.md, under "an input format".
 """
 
 from __future__ import annotations

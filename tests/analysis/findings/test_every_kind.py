@@ -79,8 +79,14 @@ def test_a_kind_has_a_counterfactual_a_row_and_a_test() -> None:
     paths = {path for room in ("analysis", "replay") for path in (ROOT / "tests" / room).rglob("test_*.py")}
     tests = "".join(path.read_text() for path in paths - {Path(__file__)})
 
-    assert [] == [kind for kind in KINDS if kind not in {*COUNTERFACTUALS, "straggler", "jitter"}]
-    assert [] == [kind for kind in KINDS if f"`{kind}`" not in rows or f'"{kind}"' not in tests]
+    lacking = {
+        "an entry in dptrace/replay/counterfactual.py": [
+            kind for kind in KINDS if kind not in {*COUNTERFACTUALS, "straggler", "jitter"}
+        ],
+        "a row in docs/guides/whatif.md": [kind for kind in KINDS if f"`{kind}`" not in rows],
+        "its name in a test of analysis or replay": [kind for kind in KINDS if f'"{kind}"' not in tests],
+    }
+    assert {} == {what: kinds for what, kinds in lacking.items() if kinds}
 
 
 def test_a_detector_finds_the_kinds_that_it_declares() -> None:
