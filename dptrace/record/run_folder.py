@@ -529,25 +529,20 @@ def delete_checkpoint(checkpoint: Path) -> None:
 def check_writable(folder: Path) -> None:
     """Check that checkpoints can be written to a folder, so that the training does not fail after its first steps.
 
-    Folders that are created for the check are removed again.
+    Nothing is created: other ranks may look for checkpoints there at the same time.
 
     Raises:
         UsageError: the folder cannot be created or written to; the message says why.
     """
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(
             f"--checkpoints {folder}: no checkpoint can be written there: {reason}. Choose another folder."
         ) from None
-    finally:
-        for path in missing:
-            with suppress(OSError):
-                path.rmdir()
 
 
 def kept_checkpoints_message(folder: Path | None) -> str:

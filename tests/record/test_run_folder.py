@@ -74,9 +74,13 @@ def test_what_stays_is_said_with_the_way_to_go_on(tmp_path: Path) -> None:
     assert all(fact in message for fact in (f"'{folder}'", "step 5", "--resume"))
 
 
-def test_a_folder_that_cannot_be_made_is_refused_and_one_that_can_is_not_left_behind(tmp_path: Path) -> None:
-    """A path below a file cannot be a folder; an existing folder keeps its content."""
+def test_a_folder_that_cannot_be_made_is_refused_and_one_that_can_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path below a file cannot be a folder. None is made for a moment: another rank would see it come and go."""
     (tmp_path / "file").write_text("mine")
+    monkeypatch.delattr(Path, "mkdir")
+    monkeypatch.delattr(os, "mkdir")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UsageError, match=r"no checkpoint can be written there: (File exists|Not a directory)"):
             check_writable(place)
