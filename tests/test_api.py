@@ -175,7 +175,7 @@ def test_view_names_are_the_views() -> None:
     assert [*NAMES] == [*get_args(ViewName)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_run_is_one_line_and_a_small_table() -> None:
     """A notebook shows a run and a comparison in a few lines, whatever their size."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")

@@ -143,7 +143,7 @@ def test_the_notebook_runs(folder: str, clone: Callable[[str], Path]) -> None:
     run([sys.executable, "-c", program], clone("notebook"))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_command_of_the_documents_runs(clone: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that measure, which would take hours, and of what reads their runs only the options are looked at.
 

@@ -20,7 +20,7 @@ EVERY = [str(path.relative_to(REAL)) for path in real_files() if path.parent.par
 PARTS = [name for name in FIGURES if name not in ("wall_ns", "overlapped_comm_ns")]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 @pytest.mark.parametrize("name", sorted(GOLDEN))
 def test_figures_are_golden_to_the_nanosecond(name: str) -> None:

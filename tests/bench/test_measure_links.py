@@ -74,7 +74,7 @@ def numbers(size: int, length: int) -> Any:
     return torch.randint(-1000, 1000, (size, length), generator=generator).float()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_REDUCES)
 def test_every_rank_ends_with_the_sum_of_what_the_formulas_send(name: str) -> None:
     """On 1 to 9 ranks, with fewer elements than ranks, with lengths that do not divide, and with uneven nodes. The

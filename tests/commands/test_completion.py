@@ -39,7 +39,7 @@ def launcher(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes(launcher: Path) -> None:
     """Bash with the script loaded offers commands, options and choices for what is typed so far."""

@@ -15,7 +15,7 @@ DENIALS = ("No GPU work here", "operators, not kernels", "dptrace kernels")
 """What says that there is none, and the name of a command."""
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_no_gpu_is_spoken_of_where_there_is_none() -> None:
     """Nor what only a GPU has."""
     for command in ("analyze --all", "kernels", "advise", "critical-path", "diff"):

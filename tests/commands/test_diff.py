@@ -56,7 +56,7 @@ def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
     assert "Mode: A naive, B interleaved." in data["differs"]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_csv_has_a_row_for_each() -> None:
     """Figures, or figures by rank, collectives, kernels."""
     for what, first, rows in (
@@ -148,7 +148,7 @@ def test_several_recordings_are_the_samples() -> None:
     assert data == json.loads(same.stdout)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_headline_and_verdicts_agree_in_every_output(tmp_path: Path) -> None:
     """No time is saved where the step time's difference may be noise: not in the terminal, nor on either page."""
     page, against = tmp_path / "diff.html", tmp_path / "against.html"

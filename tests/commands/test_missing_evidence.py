@@ -40,7 +40,7 @@ def run(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "120"}).invoke(cli, [*map(str, arguments)])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_command_answers_or_says_what_is_unknown(folder: Path) -> None:
     """There is no traceback; what refuses says because of what."""
     for removal in ("launches", "50 % of kernels", "operators", "marks"):

@@ -160,7 +160,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Fi
         yield job, found[0], next(one for one in found if not one.has_gain)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_what_is_counted_does_not_pass_for_a_gain(counted: tuple[Path, Finding, Finding]) -> None:
     """However much it counts, it stands behind what gains, and in place of a figure, each output says that the gain is
     unknown; the count is called one."""
@@ -221,7 +221,7 @@ OF_PART = (
 )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_part_of_the_ranks_says_so(tmp_path: Path) -> None:
     """The late rank is not selected: that findings on it are left out stands in each output, in the same words."""
     job = planted_job(tmp_path / "job", [Plant(1, "loader", 5)])

@@ -273,7 +273,7 @@ def test_experts_that_are_launched_one_by_one_are_said() -> None:
     assert "25 each" in said
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_what_fits_and_what_is_fastest() -> None:
     """70 billion on 64 H100s: sharded plans fit, replicated ones do not; the first is fastest, in both verbs."""
     content, advice = figures(f"predict {SEVENTY}"), figures(f"advise {SEVENTY}")

@@ -59,7 +59,7 @@ def kept_by_torch(mode: str, arguments: list[str]) -> tuple[int, dict[str, Any]]
 _TINY = ("--model", "gpt-tiny", "--batch-size", "4")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_torch_keeps_what_is_expected() -> None:
     """Within 2 %, with every block, every k-th or none recomputed, in float32 and in mixed precision."""
     for mode, arguments in (

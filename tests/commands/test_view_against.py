@@ -114,6 +114,7 @@ def on_a_terminal(folder: Path, width: int, **environment: str) -> str:
     return found.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize(
     ("environment", "coloured", "width"),

@@ -46,7 +46,7 @@ def test_a_stored_run_compares_as_the_run(tmp_path: Path, names: tuple[str, str]
     assert path.stat().st_size < 20_000
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 def test_a_stored_run_of_eight_gpus_compares_as_the_run(tmp_path: Path) -> None:
     """With collectives that wait, transfers, and steps of two kinds."""

@@ -30,7 +30,7 @@ def sides(a: Run, b: Run) -> Sides:
     return make_sides([a], [b], every_step=True)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 3), st.floats(0, 0.3), st.integers(0, 999))
 def test_parts_add_up_to_the_wall(steps_a: int, steps_b: int, ranks: int, noise: float, seed: int) -> None:

@@ -183,7 +183,7 @@ def test_two_recordings_of_the_same_thing_are_rarely_called_different(steps: int
     assert named <= (12 if phi == 0.8 else 5)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_three_steps_show_a_change_of_many_times_their_spread() -> None:
     """A move of twenty standard deviations is named nearly always, of the other figures few are; one of two hardly."""
     draw = np.random.default_rng(3)
@@ -310,7 +310,7 @@ def test_steps_that_drift_show_nothing() -> None:
 values = npst.arrays(np.float64, (3, 10), elements=st.integers(0, 50).map(float))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(values)
 def test_there_is_no_before_and_after(both: Float) -> None:

@@ -69,7 +69,7 @@ def test_steps_begin_together(a: Run, b: Run) -> None:
     assert shares == pytest.approx([one.share for one in found.time_saved()])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(runs(), runs())
 def test_runs_can_begin_together_only(a: Run, b: Run) -> None:

@@ -86,6 +86,7 @@ def elsewhere(item: tuple[int, int]) -> int:
     return fails(number)
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_items_are_done_by_several_processes_and_all_come_back() -> None:
     """Every item has one result, under its index, and more than one process works."""

@@ -274,7 +274,7 @@ def test_unknown_endings_name_the_known() -> None:
             format_of(Path(name))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 @pytest.mark.parametrize(
     ("name", "suffix"),

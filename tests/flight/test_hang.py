@@ -385,7 +385,7 @@ def test_the_answer_has_a_page_and_json(tmp_path: Path) -> None:
     assert content == json.loads(json.dumps(find_hang([folder])))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_each_planted_culprit_of_a_mesh_is_named(tmp_path: Path) -> None:
     """24 real jobs of eight ranks, tensor × pipeline × data parallel: who it was, and what it did."""
     pytest.importorskip("torch", reason="the list of jobs that hang needs torch")

@@ -218,6 +218,7 @@ def test_a_scheduler_without_workers_or_that_dies_is_one_error(
     assert (True, False) == ("waiting 1 s" in said, "Traceback" in said)
 
 
+@pytest.mark.slow
 def test_workers_without_credentials_are_said_to_need_them(address: str) -> None:
     """One sentence for all files; the machine that asks may well have credentials."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Denying) as server:
@@ -261,6 +262,7 @@ def test_a_worker_that_dies_costs_a_retry(address: str, folder: Path) -> None:
     assert not [result for _, result in got if isinstance(result, DptraceError)]
 
 
+@pytest.mark.slow
 def test_no_scheduler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address without a scheduler is an error message, after a short time."""
     monkeypatch.setattr("dptrace.load.dask._ANSWER", 1)

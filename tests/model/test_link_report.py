@@ -12,7 +12,7 @@ from dptrace.model.link_report import algorithm_report, link_report
 from tests.support.links_samples import ALPHA_S, BETA_S, GAMMA_S, measured, with_algorithms
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, ranks: int) -> None:
@@ -62,7 +62,7 @@ def test_too_few_sizes_leave_the_measurement_without_a_fit() -> None:
     assert "send_recv: no line" in note
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_known_interconnect_is_named_only_where_it_can_be() -> None:
     """No NVLink for gloo, no network between GPUs of one machine; a network between machines."""
     near = [

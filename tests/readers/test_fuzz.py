@@ -67,7 +67,7 @@ def test_a_changed_figure_without_a_note_is_a_finding(tmp_path: Path) -> None:
         check_silence(path, before)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_fuzzers_files_of_other_formats_are_good(tmp_path: Path) -> None:
     """Undamaged, Perfetto traces lose no event whose category they show, and are read from archives of both kinds."""
     found = Counter[str]()

@@ -137,7 +137,7 @@ def test_work_without_times_or_names_is_refused(lacking: str, tmp_path: Path) ->
         dptrace.open(training().write(tmp_path / "a.sqlite", [lacking]), cache=False)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lacking",
     [

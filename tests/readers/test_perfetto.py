@@ -297,7 +297,7 @@ def test_a_cut_and_foreign_bytes_end_the_packets(size: int) -> None:
     assert "gone" == read(trace()[:-1], damage="gone")[1].damage
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_packet_that_is_damaged_inside_is_lost_alone() -> None:
     """Its neighbours are kept, and so are those compressed into one packet."""
     inner = proto.TracePacket(compressed_packets=zlib.compress(trace(3))).SerializeToString()

@@ -326,6 +326,7 @@ def test_a_script_keeps_its_own_handler(tmp_path: Path) -> None:
         signal.signal(STACKS_SIGNAL, before)
 
 
+@pytest.mark.slow
 @needs_signal
 @pytest.mark.spawn
 def test_two_stuck_ranks_say_where_they_are(tmp_path: Path) -> None:

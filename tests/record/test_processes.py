@@ -117,7 +117,7 @@ def test_a_process_whose_parent_has_died_already_ends_at_once() -> None:
     assert (-9, b"1\n") == (left.returncode, tied.stdout)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.skipif(core_wait_ns() is None, reason="the scheduler counts no waits for cores here")
 def test_a_thread_waits_for_a_core_that_another_process_uses() -> None:
     """Two that run on one core wait for each other about half of the time; a sleep waits for none."""

@@ -402,6 +402,7 @@ def _described(heading: str, until: str) -> set[str]:
     return set(re.findall(r"^\| `(\w+)` \|", part, flags=re.MULTILINE))
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize(("mode", "ranks"), [("single", 1), ("ddp", 2)])
 def test_run_json_is_as_documented(mode: str, ranks: int) -> None:

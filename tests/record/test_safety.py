@@ -143,6 +143,7 @@ def test_a_recorded_training_is_the_plain_one(name: str, tmp_path: Path) -> None
     assert all(end.recorded for end in recorded), recorded
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_script_ends_as_python_ends_it(tmp_path: Path) -> None:
     """By any exception, hook and exit code, with what it prints; the run is complete."""

@@ -198,7 +198,7 @@ def test_a_rank_can_be_ignored(tmp_path: Path) -> None:
         dptrace.open(folder, ignore=range(8), cache=False)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_slow_node_is_one_finding(tmp_path: Path) -> None:
     """All ranks of node-001 are slow: without one nothing changes, without all a step is shorter; so is one rank."""
     slow = Mesh(dp=4, slow={**dict.fromkeys(range(4, 8), 1.3), 13: 1.5})

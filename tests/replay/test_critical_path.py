@@ -101,8 +101,8 @@ STEPS_OF_REAL_RUNS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @needs_real_traces
-@pytest.mark.heavy
 @pytest.mark.parametrize("name", STEPS_OF_REAL_RUNS)
 def test_the_path_of_a_step_is_the_step_that_analyze_prints(name: str) -> None:
     """On the rank that ends it last, it is as long as there, but for the error of the replay, even where a step begins

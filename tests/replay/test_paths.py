@@ -163,8 +163,8 @@ def test_a_sleep_before_a_collective_is_no_collective(name: str, least_ns: float
     assert SLEEP in [piece.name for piece in run.whatif().longest] or name.startswith("dlrm")
 
 
+@pytest.mark.slow
 @needs_real_traces
-@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["straggler_v100_4ranks", "sharded_h100_8ranks", "naive_cpu_2ranks"])
 def test_no_long_pause_has_the_name_of_what_follows(name: str) -> None:
     """Each pause of half a millisecond is named by the label with most of its time, by a search of the recording."""

@@ -198,7 +198,7 @@ def test_findings_of_many_ranks_are_those_of_the_replay_of_all(folder: Path, mon
     assert "represented" not in every[0].gain.doubts
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.usefixtures("some")
 def test_a_critical_path_of_some_ranks_is_that_of_all(folder: Path) -> None:
     """Length, kinds and names are equal, and the slow rank is on it; what was replayed is said in each answer."""
@@ -249,7 +249,7 @@ def test_advice_on_many_ranks_says_how_many_are_replayed(folder: Path) -> None:
     assert any("ranks are replayed" in text for text in advice["assumptions"])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_those_whom_a_late_rank_makes_late_are_replayed_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,7 @@ def test_the_planted_cause_is_found(planted: Callable[..., float], verdict: str,
         assert "stage 2, the last" in answer["text"]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 @pytest.mark.parametrize(
     ("name", "replayed_s", "ideal_s", "verdict"),

@@ -90,6 +90,7 @@ def test_the_exit_code_and_the_last_line_are_the_scripts(what: str, code: int, t
     assert "Traceback" not in done.stderr.replace('Traceback (most recent call last):\n  File "<string>"', "")
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_rank_that_dies_leaves_its_exit_code_and_a_verdict(tmp_path: Path) -> None:
     """Nothing is said of a recording, for which nobody has asked."""

@@ -188,7 +188,7 @@ def test_a_model_that_comes_later_is_found(watch: Watch) -> None:
     assert (steps["forward_ns"][-20:] > 0).all()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_torch_compile_sees_nothing_of_it(watch: Watch) -> None:
     """A whole graph is compiled while the classes are learnt, and afterwards."""
     x = torch.randn(2, 4)
@@ -260,7 +260,7 @@ def test_the_script_says_where_steps_end(watch: Watch) -> None:
     assert 3 == watch.step
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_tracker_gets_the_figures_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any function of figures and step, every 10 s and at the end; one that fails ends nothing."""
     from dptrace.watch import tracking
@@ -280,7 +280,7 @@ def test_a_tracker_gets_the_figures_of_rank_0(tmp_path: Path, monkeypatch: pytes
     assert told[-1][0]["watch/median_step_ms"] > 2  # what the reader has found
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_tracker_that_fails_is_not_called_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,7 +118,7 @@ def test_a_straggler_is_not_taken_for_a_wrong_clock() -> None:
     assert {1} == set(timing(matches, clocks).last.tolist())
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("ahead", [500_000, 5 * MS, 500 * MS])

@@ -255,7 +255,7 @@ def counted(job: Job, rank: int, kind: str | None) -> list[tuple[int, int, bool]
     return steps
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @given(jobs())
 def test_waits_are_those_counted_nanosecond_by_nanosecond(job: Job) -> None:
     """By step, and by kind, of concurrent collectives, some of which lack a rank or do not synchronize."""
@@ -295,7 +295,7 @@ def test_in_a_complete_job_each_call_waits_and_then_transfers(job: Job) -> None:
         assert np.all(calls.exposed_ns[known] <= device.exposed_ns[is_comm][known])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(jobs(complete=True), st.integers(-(10**9), 10**9))
 def test_a_wait_does_not_depend_on_the_clocks(job: Job, ahead_ns: int) -> None:
@@ -386,7 +386,7 @@ def test_the_run_waits_for_the_rank_that_causes_most() -> None:
     assert [(1,), (2,), (2, 1), (), (1,)] == [run.cross_rank.waits_for() for run in runs]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 40), min_size=2, max_size=5), min_size=1, max_size=4), st.data())
 def test_waits_are_divided_among_the_ranks_that_have_not_arrived(calls: list[list[int]], data: st.DataObject) -> None:
     """Moment by moment, by definition; what is exposed of a wait is divided like the whole."""

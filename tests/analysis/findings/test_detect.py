@@ -301,7 +301,7 @@ def test_kinds_that_run_at_once_share_what_they_expose() -> None:
     assert all("rank 1 was not recorded" in one.text for one in found)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 def test_real_runs_name_what_costs_them_most() -> None:
     """The straggler of one run, the per-parameter all-reduces of another."""

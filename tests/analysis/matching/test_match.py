@@ -223,7 +223,7 @@ def test_several_gpus_of_one_rank_are_devices_of_their_own() -> None:
     assert matches.complete.all()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(300_000, 900_000)), min_size=6, max_size=40),
     st.lists(st.sets(st.integers(0, 39), max_size=3), min_size=2, max_size=3),
@@ -291,7 +291,7 @@ def test_what_a_shorter_capture_holds_is_matched_as_before(job: str, low: float,
     assert expected(run, 1, set(short.timeline.start_ns.tolist())) == instances(matches, ahead, 1)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("ahead", [0, -500 * MS])

@@ -214,7 +214,7 @@ def trace(tmp_path: Path) -> str:
     return str(training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json"))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_output_that_can_not_be_written_is_one_line(trace: str) -> None:
     """A full disk behind standard output gives a sentence and exit code 1, no traceback."""
     for arguments in (["analyze", trace, "--json"], ["view", trace, "--text"]):
@@ -253,7 +253,7 @@ def test_no_columns_are_the_usual_ones(trace: str) -> None:
         assert usual.stdout == none.stdout, verb
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_no_encoding_is_an_error(trace: str, tmp_path: Path) -> None:
     """In ASCII the tables lose a dot or a dash, JSON stays whole; a file's name that is no text is spelled out."""
     path = os.path.join(os.fsencode(tmp_path), b"bad\xff.json")

@@ -149,6 +149,7 @@ def variants(plan: Plan) -> Iterator[tuple[str, Plan]]:
     yield "slower links", replace(plan, network=replace(plan.network, **slower))
 
 
+@pytest.mark.slow
 def test_more_is_never_faster() -> None:
     """More layers, experts or samples, wider products, slower links: no step gets shorter."""
     shorter = []

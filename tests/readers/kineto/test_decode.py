@@ -71,7 +71,7 @@ def test_a_file_of_such_events_is_read_whole(jobs: int, tmp_path: Path, monkeypa
     assert [f"e{k}" for k in range(300)] == [trace.names[name] for name in trace.name]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("key", ["name", "id", "ph"])
 def test_objects_behind_the_events_are_none(

@@ -180,7 +180,7 @@ _EVENTS = st.lists(st.dictionaries(_TEXTS, _VALUES, max_size=3), min_size=2, max
 _SPELLINGS = st.sampled_from([(None, (",", ":")), (None, (", ", ": ")), (2, (" ,", " : ")), ("\t", (",\n\n", ":\r\n"))])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @given(st.lists(st.tuples(_TEXTS, _VALUES), max_size=4), _EVENTS, _SPELLINGS)
 def test_the_list_of_the_document_itself_is_found(
     around: list[tuple[str, Any]], events: list[Any], spelling: tuple[Any, tuple[str, str]]

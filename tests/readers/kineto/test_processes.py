@@ -304,7 +304,7 @@ def test_commands_show_both_ranks(tmp_path: Path) -> None:
     assert (0, True) == (view.exit_code, page.exists())
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 @pytest.mark.parametrize("merge", [joined, sglang, by_time])
 def test_merged_recordings_equal_their_files(merge: Callable[..., Document], tmp_path: Path) -> None:

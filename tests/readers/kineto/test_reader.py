@@ -238,7 +238,7 @@ def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
         assert str(path) in str(error.value)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_nothing_but_our_own_errors_is_raised(data: st.DataObject) -> None:
@@ -281,7 +281,7 @@ def kernels(trace: Trace) -> list[tuple[float, float]]:
     return [(begin, end) for begin, end in ((times - BASE_NS) / 1000).T.tolist()]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @needs_real_traces
 @pytest.mark.parametrize("path", real_files(), ids=lambda path: path.name)
 def test_real_recordings_are_not_touched(path: Path) -> None:

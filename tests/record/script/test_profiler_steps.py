@@ -192,6 +192,7 @@ def test_a_job_is_recorded_with_its_own_profiler(tmp_path: Path, who: str, ranks
     assert len(ranks) == 2 or any("1 rank of 2 (0)" in note for note in info["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize(("who", "ranks"), [("all", [0, 1]), ("first", [0])])
 def test_a_script_whose_profiler_leaves_no_room_is_recorded_by_it(tmp_path: Path, who: str, ranks: list[int]) -> None:

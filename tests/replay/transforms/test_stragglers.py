@@ -111,8 +111,8 @@ def test_other_numbers_of_ranks_change_nothing(orders: Sequence[Sequence[tuple[i
     assert gains[0] == gains[1]
 
 
+@pytest.mark.slow
 @pytest.mark.property
-@pytest.mark.heavy
 @settings(max_examples=15, deadline=None)
 @given(RANKS)
 def test_no_piece_is_cut_below_nothing(ranks: Sequence[tuple[int, int]]) -> None:

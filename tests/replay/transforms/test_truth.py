@@ -169,7 +169,7 @@ def test_a_planted_delay_comes_back(name: str, tmp_path: Path) -> None:
     assert max(others, default=0) < 0.1 * max(by_rank.values())
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLEAN)
 def test_nobody_is_late_in_a_program_without_delays(name: str, tmp_path: Path) -> None:
     """Neither for the bubbles of a pipeline's schedule nor for noise: no rank gains more than 3 % of a step."""

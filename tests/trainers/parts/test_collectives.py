@@ -58,7 +58,7 @@ def ring_of(tensors: list[Tensor]) -> None:
         list(pool.map(run, range(size)))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @given(length=st.integers(0, 40), size=st.integers(1, 9), seed=st.integers(0, 1 << 30))
 def test_every_rank_of_a_ring_ends_with_the_sum(length: int, size: int, seed: int) -> None:
     """Bit for bit the same on all ranks, also if the length is not divisible, or there are more ranks than elements."""

@@ -25,7 +25,7 @@ def options(*arguments: str) -> Options:
     return parse_options("", "single", list(arguments))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
     """The concatenated shards of all ranks are the batch of a single process, and batches differ."""
     chosen, cpu = options("--model", "small", "--seed", "7", "--batch-size", "12"), torch.device("cpu")

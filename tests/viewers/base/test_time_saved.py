@@ -48,7 +48,7 @@ def test_nothing_is_saved_against_another_work() -> None:
     assert "%" not in told
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_time_is_saved_only_where_the_comparison_says_so() -> None:
     """Beyond noise, and in the direction of the drawn steps; otherwise B takes less or more in the steps drawn."""
     for factor, other, verb in (

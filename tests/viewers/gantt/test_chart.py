@@ -210,7 +210,7 @@ def spans(of: Lane, category: int) -> list[tuple[int, int]]:
     return list(zip(of.start_ns[mask].tolist(), of.duration_ns[mask].tolist(), strict=True))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(jobs())
 def test_waiting_in_both_rows_is_that_of_the_figures(job: Job) -> None:

@@ -142,7 +142,7 @@ def test_the_page_of_several_recordings_names_all_and_draws_one_of_each_side() -
     assert found.summary() in page
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_steps_of_one_kind_are_drawn() -> None:
     """The step of B does what the drawn step of A does, in each table of the page."""
     for odd in (0, 1):

@@ -46,6 +46,7 @@ def test_a_page_loads_nothing() -> None:
         assert 1 == page.count("sha256-"), name
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_reader_steps_and_plays(browser: Browser, tmp_path: Path) -> None:
     """Keys step on, back and to the ends; Play moves; a reader who wants less motion sees steps; dark and light."""

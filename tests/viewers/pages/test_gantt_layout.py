@@ -64,7 +64,7 @@ def test_the_table_below_is_the_split() -> None:
         assert totals["exposed_comm_ns"].to_numpy() / 1e6 == pytest.approx(exposed, abs=1e-9), case
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_many_ranks_and_many_intervals_are_reduced_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more than eight ranks the most notable; sums of short intervals leave the split as it is."""
     run = many_ranks(20)

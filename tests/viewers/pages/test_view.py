@@ -88,6 +88,7 @@ def test_a_critical_path_is_shown_on_the_gantt_chart_alone() -> None:
         dptrace.show(run, "idle", critical_path=path)
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("name", ["gantt", "breakdown"])
 def test_a_view_fits_its_frame_and_leaves_the_wheel_to_the_notebook(

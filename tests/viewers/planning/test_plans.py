@@ -68,7 +68,7 @@ def dots(drawing: Drawing, hollow: bool = False) -> list[Dot]:
     return [mark for mark in drawing.marks if isinstance(mark, Dot) and mark.hollow == hollow]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_bar_is_a_step(request: pytest.FixtureRequest) -> None:
     """The parts of each plan follow each other from zero to its step."""
     for verb, unit in (("advice", 1), ("prediction", 1e9)):
@@ -185,7 +185,7 @@ def test_nothing_fits_is_said_with_what_is_missing() -> None:
     assert "parameters, gradients and optimizer" in said
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_what_nobody_can_buy_is_not_what_fits() -> None:
     """405 billion parameters on one GPU: no GPU has 7.2 TB, and few hosts 6.5 TB; 7 billion fit into larger GPUs."""
     large, small = (" ".join(facts(dptrace.predict(params=size, gpus=1))) for size in (405e9, 7e9))

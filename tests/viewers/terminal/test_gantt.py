@@ -242,7 +242,7 @@ def test_ranks_share_one_axis_unless_clocks_are_far_apart() -> None:
         assert (begins == 0) == any("its own first step" in line for line in lines), (origin, begins)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_two_runs_fit_any_width() -> None:
     """No line is wider than the terminal, and the sentence is the figures' own."""
     for width in (40, 60, 80, 110, 300):
@@ -274,7 +274,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     return build.build()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(timelines(), st.integers(24, 120))
 def test_each_cell_shows_what_holds_most_of_it(timeline: Timeline, width: int) -> None:

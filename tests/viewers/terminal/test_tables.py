@@ -78,7 +78,7 @@ def test_nodes_come_before_their_ranks() -> None:
     assert [["node-1", "2,", "3", "2", "65.00"], ["node-0", "0,", "1", "0", "30.00"]] == [row[:5] for row in rows]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_many_ranks_and_steps_are_summed_up_unless_all_is_asked() -> None:
     """Forty ranks give one short table each of steps and idle time; --all gives each rank its own."""
     builders = (TimelineBuilder(number, bounds=tuple(range(0, 3100, 100))).compute(0, 30) for number in range(40))

@@ -69,7 +69,7 @@ def test_of_many_ranks_a_row_of_the_map_is_a_node() -> None:
     assert ("node-5 (held others up)", "40–47", "rank 43") == table.rows[0][:3]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_bars_of_many_ranks_begin_with_the_late_one() -> None:
     """Of 512 ranks, 96 have a bar, which is said; the one that others wait for is first."""
     run = late_run(*[60 if rank == 300 else 40 for rank in range(512)])

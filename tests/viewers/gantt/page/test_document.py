@@ -151,6 +151,7 @@ def test_ranks_leave_a_collective_at_the_same_pixel(browser: Browser, tmp_path: 
     assert np.ptp(np.stack(edges), axis=0).max() <= 1
 
 
+@pytest.mark.slow
 @browser_test
 def test_an_incompatible_bokeh_is_reported(browser: Browser, file: Path) -> None:
     """If the canvas cannot be placed, the page reports it and an alternative."""

@@ -272,6 +272,7 @@ def same(page: Page, expected: dict[str, Any]) -> None:
         settle(page)
 
 
+@pytest.mark.slow
 @browser_test
 def test_a_click_before_the_columns_are_there_is_kept(browser: Browser, tmp_path: Path) -> None:
     """The panel opens as soon as there is something to show in it."""

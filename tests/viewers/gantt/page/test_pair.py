@@ -322,7 +322,7 @@ def test_waits_that_only_one_run_knows_are_not_zero_in_the_other(browser: Browse
         assert [] == errors
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_both_alignments_draw(runs: tuple[Run, Run]) -> None:
     """Each has its own sentence about the saved time."""
     for by_step in (True, False):

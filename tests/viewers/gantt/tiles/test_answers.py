@@ -76,7 +76,7 @@ def test_the_first_view_holds_the_rows_of_the_page_and_its_sums(run: Run) -> Non
     assert pytest.approx(first["sums"]["parts"], rel=0.02, abs=2**level) == total
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_of_collapsed_gpus_only_the_phases_are_held() -> None:
     """The others are not on the screen, and the page stays small with hundreds of ranks."""
     drawn = chart(training_run(4_000, ranks=100))
