@@ -302,7 +302,7 @@ class WindowProfiler:
 
     Args:
         log: a file for what torch prints about the profiler.
-        make_way: called when the script starts its own profiler while this one is on; turns this one off.
+        make_way: called when the script starts its own profiler; turns this one off, if it is on.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class WindowProfiler:
         self._rank_store, self._settings, self._log = rank_store, settings, log
         self._guard = profiler_guard.install()
         self._guard.sentences()  # of earlier recordings
-        self._guard.on_foreign_start = make_way
+        self._make_way, self._guard.on_foreign_start = make_way, self._foreign_starts
         self._announced = self._alone = False
         self._profile: AlignedProfile | None = None
         self.modules = ModuleMarks()
@@ -338,6 +338,11 @@ class WindowProfiler:
         answer = self._rank_store.any(f"blocked{step}", own, BARRIER_TIMEOUT)
         self._alone = answer is None
         return own if answer is None else answer
+
+    def _foreign_starts(self) -> None:
+        """Make way, and tell the other ranks before any of them ends this step: from there on, all ask at the same."""
+        self._make_way()
+        self.announce()
 
     def announce(self) -> None:
         """Publish, once, that the script profiles itself."""

@@ -73,8 +73,8 @@ class ProfilerGuard:
 
     def __init__(self) -> None:
         self.on_foreign_start: Callable[[], None] | None = None
-        """Called on the recording thread before the script's profiler is prepared while dptrace's is open; ends
-        dptrace's own, inside :meth:`ours`."""
+        """Called before the script's profiler is prepared, unless dptrace's is open on another thread; ends dptrace's,
+        if it is open, inside :meth:`ours`."""
         self.foreign_seen = False
         """Whether the script has prepared a profiler of its own."""
         self._lock = threading.Lock()
@@ -256,7 +256,7 @@ class ProfilerGuard:
                 self._sentences[_MUTED] = None
                 return False
         with suppress(Exception):  # whatever fails here must not end the script
-            if self._own is not None and self.on_foreign_start is not None:
+            if self.on_foreign_start is not None:
                 self.on_foreign_start()
         if self._own is not None:
             self._sentences[_MADE_WAY] = None

@@ -168,6 +168,17 @@ def test_one_rank_that_cannot_record_blocks_all(monkeypatch: pytest.MonkeyPatch)
             assert [any(lost)] * 2 == answers
 
 
+def test_the_others_know_when_a_script_starts_its_own_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the rank ends its step: one that learns it while it asks would wait for others that never do."""
+    _ranks(monkeypatch, False, True)
+    start = install().on_foreign_start
+
+    assert start is not None
+    assert not distributed.RankStore("1").is_published("script_profiler")
+    start()
+    assert distributed.RankStore("1").is_published("script_profiler")
+
+
 def test_a_rank_that_no_one_answers_decides_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits once, not at each step."""
     monkeypatch.setattr("dptrace.record.profiler.BARRIER_TIMEOUT", timedelta(milliseconds=50))
