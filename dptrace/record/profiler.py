@@ -340,7 +340,7 @@ class WindowProfiler:
         return own if answer is None else answer
 
     def _foreign_starts(self) -> None:
-        """Make way, and tell the other ranks before any of them ends this step: from there on, all ask at the same."""
+        """Make way, and tell the other ranks: before any of them ends this step, so that all ask from its end on."""
         self._make_way()
         self.announce()
 

@@ -100,7 +100,7 @@ _NEXT = {
     _State.NEW: {_State.RUNNING},
     _State.RUNNING: {_State.OVER, _State.FAILED, _State.CLOSED},
     _State.OVER: {_State.FAILED, _State.CLOSED},
-    _State.FAILED: {_State.FAILED, _State.CLOSED},
+    _State.FAILED: {_State.CLOSED},
     _State.CLOSED: set[_State](),
 }
 """The states that may follow each. Nothing else changes one: a training may close twice, or use a recording again."""
@@ -271,8 +271,8 @@ class Recording(Listener):
     def _beat(self, has_ended: bool = False) -> None:
         total = 0 if self.plan.settings.script else self.plan.last_step
         window = self._window if self.is_recording and not has_ended else None
-        recorded, asked = (-has_ended, 0) if window is None else (window.whole_steps(self.steps_done), window.steps)
-        self.output.heartbeat(self.steps_done, total, recorded, asked)
+        recorded, asked = (0, 0) if window is None else (window.whole_steps(self.steps_done), window.steps)
+        self.output.heartbeat(self.steps_done, total, -1 if has_ended else recorded, asked)
 
     def _keeps_losses(self) -> bool:
         """Return whether a loss is kept: up to the end of the first recording, later only inside of one."""

@@ -54,8 +54,8 @@ def memory_sentence(info: Mapping[str, Any]) -> str:
     amounts_of = {what: rank_memory(info, key) for key, what in _HELD.items()}
     held = {what: values for what, values in amounts_of.items() if values}
     clauses = []
-    each = "Each rank holds" if any(len(values) > 1 for values in held.values()) else "The rank holds"
     if held:
+        each = "Each rank holds" if any(len(values) > 1 for values in held.values()) else "The rank holds"
         several = any(min(values) < max(values) for values in held.values())
         who = "A rank holds up to" if several else each
         amounts = [f"{byte_size(max(values)) if max(values) else '0 B'} {what}" for what, values in held.items()]
